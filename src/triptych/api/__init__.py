@@ -1,0 +1,1 @@
+"""The OpenAI surface, and the one table from errors to status codes."""

@@ -1,0 +1,1 @@
+"""One file a question; outputs are compared before times are."""

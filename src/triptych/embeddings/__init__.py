@@ -1,0 +1,1 @@
+"""The encoder cache: keys, and the tiers that hold embeddings."""

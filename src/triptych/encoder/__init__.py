@@ -1,0 +1,1 @@
+"""Which items are encoded together, and the forward pass."""

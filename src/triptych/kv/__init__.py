@@ -1,0 +1,1 @@
+"""Layout and pages of the KV cache."""

@@ -1,0 +1,1 @@
+"""The language engine: scheduling, attention, sampling, text."""

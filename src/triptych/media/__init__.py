@@ -1,0 +1,1 @@
+"""Bytes → pixels, frames and samples. Knows no model."""

@@ -1,0 +1,1 @@
+"""What a model family needs beyond the common path, one file a family."""

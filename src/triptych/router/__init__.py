@@ -1,0 +1,1 @@
+"""Picks workers and forwards metadata-only requests; never touches media bytes."""

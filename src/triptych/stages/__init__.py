@@ -1,0 +1,1 @@
+"""The architecture: what each role does with a request."""
