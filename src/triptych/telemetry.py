@@ -58,13 +58,17 @@ class Metrics:
         )
         self._requests = Counter(REQUESTS, "Requests ended", ["role", "code"], registry=registry)
         self._encoded = Counter(ENCODED_ITEMS, "Items encoded", ["modality"], registry=registry)
-        self._hits = Counter(ENCODER_CACHE_HITS, "Items found in the encoder cache", ["modality"], registry=registry)
+        self._hits = Counter(
+            ENCODER_CACHE_HITS, "Items found in the encoder cache", ["modality"], registry=registry
+        )
         self._published = Counter(PUBLISHED_BYTES, "Embedding bytes published", registry=registry)
         self._tokens = Counter(OUTPUT_TOKENS, "Tokens generated", registry=registry)
         self._running = Gauge(REQUESTS_RUNNING, "Requests in the running batch", registry=registry)
         self._waiting = Gauge(REQUESTS_WAITING, "Requests waiting for the engine", registry=registry)
         self._kv_usage = Gauge(KV_USAGE, "Share of KV pages in use", registry=registry)
-        self._kv_config = Gauge(KV_CONFIG, "KV cache layout", ["block_size", "num_gpu_blocks"], registry=registry)
+        self._kv_config = Gauge(
+            KV_CONFIG, "KV cache layout", ["block_size", "num_gpu_blocks"], registry=registry
+        )
 
     def observe(self, timings: tuple[StageTiming, ...]) -> None:
         for timing in timings:

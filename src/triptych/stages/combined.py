@@ -1,0 +1,62 @@
+"""Encode, prefill and decode behind one address: the layout `none`."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
+
+import msgspec
+
+from triptych import telemetry
+from triptych.errors import InvalidRequest
+from triptych.messages import ChatEvent, ChatRequest, EmbeddingRef, StageTiming
+from triptych.stages.encode import EncodeStage, Encoding
+from triptych.stages.prefill_decode import PrefillDecodeStage
+
+
+class CombinedStage:
+    """Opens the media itself and hands references to its own language stage."""
+
+    def __init__(self, encode: EncodeStage, language: PrefillDecodeStage) -> None:
+        self._encode = encode
+        self._language = language
+
+    async def chat(self, request: ChatRequest) -> AsyncGenerator[ChatEvent, None]:
+        """As `PrefillDecodeStage.chat`, for raw media. What was not read is withdrawn when the reply ends."""
+        if any(item.source is None for item in request.items):
+            # Metadata-only parts and raw ones do not mix: a router sends the one or the other.
+            if any(item.source is not None for item in request.items):
+                raise InvalidRequest("raw media and references cannot be mixed in one request")
+            async with aclosing(self._language.chat(request)) as events:
+                async for event in events:
+                    yield event
+            return
+        encodings = await self._encode.encode_items(request) if request.items else ()
+        try:
+            timed = msgspec.structs.replace(request, item_timings=item_timings(encodings))
+            async with aclosing(
+                self._language.generate(timed, _refs(encodings, len(request.items)))
+            ) as events:
+                async for event in events:
+                    yield event
+        finally:
+            self._encode.withdraw(encodings)
+
+
+def _refs(encodings: Sequence[Encoding], num_items: int) -> list[EmbeddingRef]:
+    by_index = {index: encoding.ref for encoding in encodings for index in encoding.item_indices}
+    return [by_index[index] for index in range(num_items)]
+
+
+def item_timings(encodings: Sequence[Encoding]) -> tuple[StageTiming, ...]:
+    """Fetching and decoding of all items overlap, so the longest counts; processing is summed."""
+    longest: dict[str, float] = {}
+    process_ms = 0.0
+    for timing in (timing for encoding in encodings for timing in encoding.timings):
+        if timing.stage == telemetry.PROCESS:
+            process_ms += timing.milliseconds
+        else:
+            longest[timing.stage] = max(longest.get(timing.stage, 0.0), timing.milliseconds)
+    if process_ms:
+        longest[telemetry.PROCESS] = process_ms
+    return tuple(StageTiming(stage=stage, milliseconds=value) for stage, value in longest.items())
