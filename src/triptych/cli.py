@@ -1,0 +1,210 @@
+"""argv → config → launch. Imports what a command needs when it runs, so that the router never loads torch."""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import sys
+from pathlib import Path
+from typing import Annotated, Literal
+
+from cyclopts import App, Group, Parameter
+from rich.console import Console
+
+from triptych.config import (
+    SECRET_VARIABLE,
+    DecodeConfig,
+    FetchConfig,
+    Layout,
+    MediaConfig,
+    ModelConfig,
+    RouterConfig,
+    ServerConfig,
+    WorkerConfig,
+    cluster_secret,
+    new_secret,
+)
+from triptych.errors import ConfigError, TriptychError
+
+DType = Literal["float32", "bfloat16", "float16"]
+WorkerRole = Literal["encode", "prefill-decode", "all"]
+_media = Group("Media")
+app = App(name="triptych", help="A multimodal server in panels: encode, prefill and decode apart.")
+
+Host = Annotated[str, Parameter(help="Address to listen on.")]
+Port = Annotated[int, Parameter(help="Port to listen on; 0 picks a free one.")]
+Name = Annotated[str | None, Parameter(help="Name in the API; the directory's name if not given.")]
+Device = Annotated[str, Parameter(help="cpu, cuda, cuda:1, xpu …")]
+Threads = Annotated[
+    int | None, Parameter(help="Threads of each forward pass; cores shared out if not given.")
+]
+SecretFile = Annotated[
+    Path | None, Parameter(help=f"File with the cluster secret; else ${SECRET_VARIABLE} is read.")
+]
+FileRoot = Annotated[Path | None, Parameter(group=_media, help="Serve file: URLs from below here only.")]
+AllowNetwork = Annotated[
+    tuple[str, ...],
+    Parameter(group=_media, help="A private network (CIDR) that media may come from; may be repeated."),
+]
+AllowHost = Annotated[
+    tuple[str, ...], Parameter(group=_media, help="Only these hosts may be fetched from; may be repeated.")
+]
+
+
+@app.command
+def serve(
+    model: Path,
+    *,
+    layout: Annotated[Layout, Parameter(help="none: one address; e+pd: encode apart.")] = "none",
+    host: Host = "127.0.0.1",
+    port: Port = 8000,
+    served_model_name: Name = None,
+    dtype: DType = "float32",
+    device: Device = "cpu",
+    threads: Threads = None,
+    encode_workers: Annotated[int, Parameter(help="Encode workers of e+pd.")] = 1,
+    prefill_decode_workers: Annotated[int, Parameter(help="Prefill-decode workers of e+pd.")] = 1,
+    media_file_root: FileRoot = None,
+    media_allow_network: AllowNetwork = (),
+    media_allow_host: AllowHost = (),
+) -> None:
+    """Serve MODEL (a local checkpoint directory) on this machine until Ctrl-C."""
+    from triptych.launch.serve import ServeConfig, serve as run_serve
+
+    num_forward = 2 if layout == "none" else encode_workers + prefill_decode_workers
+    config = ServeConfig(
+        model=_model(model, served_model_name, dtype, device, threads or max(1, _cores() // num_forward)),
+        secret=cluster_secret() or new_secret(),
+        layout=layout,
+        server=ServerConfig(host=host, port=port),
+        media=_media_config(media_file_root, media_allow_network, media_allow_host),
+        num_encode=encode_workers,
+        num_prefill_decode=prefill_decode_workers,
+    )
+    run_serve(config, Console(stderr=True))
+
+
+@app.command
+def worker(
+    model: Path,
+    *,
+    role: WorkerRole,
+    host: Host = "127.0.0.1",
+    port: Port = 8001,
+    served_model_name: Name = None,
+    dtype: DType = "float32",
+    device: Device = "cpu",
+    threads: Threads = None,
+    secret_file: SecretFile = None,
+    media_file_root: FileRoot = None,
+    media_allow_network: AllowNetwork = (),
+    media_allow_host: AllowHost = (),
+) -> None:
+    """Run one worker of MODEL: encode, prefill-decode, or all in one."""
+    from triptych.launch.processes import listen
+    from triptych.launch.worker import run_worker
+
+    secret = cluster_secret(secret_file)
+    if secret is None and role == "all":
+        secret = new_secret()
+    if secret is None:
+        raise ConfigError(f"workers share a secret: give --secret-file, or set {SECRET_VARIABLE}")
+    listener = listen(host, port)
+    run_worker(
+        WorkerConfig(
+            role=role,
+            model=_model(model, served_model_name, dtype, device, threads or _cores()),
+            secret=secret,
+            server=ServerConfig(host=host, port=listener.getsockname()[1]),
+            media=_media_config(media_file_root, media_allow_network, media_allow_host),
+        ),
+        listener,
+    )
+
+
+@app.command
+def route(
+    *,
+    encode: Annotated[tuple[str, ...], Parameter(help="URL of an encode worker; may be repeated.")] = (),
+    prefill_decode: Annotated[tuple[str, ...], Parameter(help="URL of a prefill-decode worker.")],
+    host: Host = "127.0.0.1",
+    port: Port = 8000,
+) -> None:
+    """Run the router in front of workers that are already there."""
+    from triptych.launch.processes import listen
+    from triptych.launch.router import run_router
+
+    listener = listen(host, port)
+    run_router(
+        RouterConfig(
+            encode_urls=tuple(url.rstrip("/") for url in encode),
+            prefill_decode_urls=tuple(url.rstrip("/") for url in prefill_decode),
+            server=ServerConfig(host=host, port=listener.getsockname()[1]),
+        ),
+        listener,
+    )
+
+
+def main() -> None:
+    """Entry point of the `triptych` command."""
+    logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    try:
+        if sys.argv[1:2] == ["child"]:
+            _child(sys.argv[2], int(sys.argv[3]))
+        else:
+            app()
+    except TriptychError as error:
+        Console(stderr=True).print(f"[bold red]error[/bold red] {error.message}", highlight=False)
+        sys.exit(1)
+    except OSError as error:
+        # Binding an address is the only thing here that fails with one.
+        Console(stderr=True).print(f"[bold red]error[/bold red] {error.strerror}", highlight=False)
+        sys.exit(1)
+
+
+def _child(kind: str, listener_fd: int) -> None:
+    """The hidden command by which `launch.processes.spawn` starts our own children."""
+    from triptych.launch.processes import read_spec, stop_with_parent
+
+    with socket.socket(fileno=listener_fd) as sock:
+        if kind == "router":
+            from triptych.launch.router import run_router
+
+            spec = read_spec(RouterConfig, sys.stdin.buffer)
+            stop_with_parent(sys.stdin.buffer)
+            run_router(spec, sock)
+        elif kind == "worker":
+            from triptych.launch.worker import run_worker
+
+            config = read_spec(WorkerConfig, sys.stdin.buffer)
+            stop_with_parent(sys.stdin.buffer)
+            run_worker(config, sock)
+        elif kind == "engine":
+            from triptych.launch.engine import EngineSpec, run_engine
+
+            engine = read_spec(EngineSpec, sys.stdin.buffer)
+            stop_with_parent(sys.stdin.buffer)
+            run_engine(engine, sock)
+        else:
+            raise ConfigError(f"unknown kind of child: {kind}")
+
+
+def _model(path: Path, name: str | None, dtype: DType, device: str, num_threads: int) -> ModelConfig:
+    resolved = path.expanduser().resolve()
+    if not resolved.is_dir():
+        raise ConfigError(f"{path} is not a directory: give a checkpoint directory with config.json")
+    return ModelConfig(
+        path=resolved, served_name=name or resolved.name, dtype=dtype, device=device, num_threads=num_threads
+    )
+
+
+def _media_config(root: Path | None, networks: tuple[str, ...], hosts: tuple[str, ...]) -> MediaConfig:
+    fetch = FetchConfig(
+        allowed_hosts=hosts, allowed_networks=networks, file_root=None if root is None else root.resolve()
+    )
+    return MediaConfig(fetch=fetch, decode=DecodeConfig())
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
