@@ -70,7 +70,8 @@ def serve(
     media_allow_host: AllowHost = (),
 ) -> None:
     """Serve MODEL (a local checkpoint directory) on this machine until Ctrl-C."""
-    from triptych.launch.serve import ServeConfig, serve as run_serve
+    from triptych.launch.serve import ServeConfig
+    from triptych.launch.serve import serve as run_serve
 
     num_forward = 2 if layout == "none" else encode_workers + prefill_decode_workers
     config = ServeConfig(

@@ -52,14 +52,14 @@ class Child:
 
 
 def spawn(name: str, kind: ChildKind, spec: object, sock: socket.socket) -> Child:
-    """Start `python -m triptych child KIND`, which inherits `sock` and is told `spec`; closes our copy of it."""
+    """Start `python -m triptych child KIND` with `sock` inherited and `spec` told; closes our copy of `sock`."""
     argv = [sys.executable, "-m", "triptych", "child", kind, str(sock.fileno())]
     with sock:
         process = subprocess.Popen(
             argv,
             stdin=subprocess.PIPE,
             pass_fds=(sock.fileno(),),
-            # A session of its own: Ctrl-C in a terminal reaches the parent only, which stops children in order.
+            # A session of its own: Ctrl-C reaches the parent only, which stops its children in order.
             start_new_session=True,
         )
     child = Child(name, process)

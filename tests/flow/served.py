@@ -1,0 +1,142 @@
+"""Start the real thing in separate processes, talk to it over HTTP, and see what it leaves behind."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+HOST = "127.0.0.1"
+START_SECONDS = 150.0
+STOP_SECONDS = 30.0
+REPLY_SECONDS = 120.0
+SECRET = "a secret for tests, long enough"
+
+
+@dataclass(frozen=True)
+class Served:
+    """A running command that answers at `port`."""
+
+    process: subprocess.Popen[bytes]
+    port: int
+
+    @property
+    def url(self) -> str:
+        return f"http://{HOST}:{self.port}"
+
+    def get(self, path: str) -> tuple[int, bytes]:
+        return _exchange(self.port, "GET", path, None)
+
+    def post(self, body: Mapping[str, object]) -> tuple[int, dict[str, object]]:
+        status, raw = _exchange(self.port, "POST", "/v1/chat/completions", json.dumps(body).encode())
+        return status, json.loads(raw)
+
+
+def free_port() -> int:
+    with socket.create_server((HOST, 0)) as sock:
+        return sock.getsockname()[1]
+
+
+@contextmanager
+def running(
+    arguments: Sequence[str], port: int, environment: Mapping[str, str] | None = None, ready: int = 200
+) -> Iterator[Served]:
+    """`triptych ARGUMENTS --port PORT`, from when /health answers `ready` until it has ended."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "triptych", *arguments, "--port", str(port)],
+        env={**os.environ, "OMP_NUM_THREADS": "1", **(environment or {})},
+    )
+    served = Served(process, port)
+    try:
+        wait_for_health(served, ready)
+        yield served
+    finally:
+        if process.poll() is None:
+            process.send_signal(signal.SIGTERM)
+        try:
+            process.wait(STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+            raise
+
+
+def wait_for_health(served: Served, status: int = 200) -> None:
+    def answers() -> bool:
+        assert served.process.poll() is None, "the process ended before it was ready"
+        try:
+            return served.get("/health")[0] == status
+        except OSError:
+            return False
+
+    wait_until(answers, START_SECONDS)
+
+
+def wait_until(condition: object, seconds: float) -> None:
+    """Poll a callable until it is true."""
+    assert callable(condition)
+    deadline = time.monotonic() + seconds
+    pause = threading.Event()
+    while not condition():
+        assert time.monotonic() < deadline, "did not happen in time"
+        pause.wait(0.05)
+
+
+def serve(model: Path, layout: str, *options: str) -> Iterator[Served]:
+    """Body of a fixture: `triptych serve MODEL --layout LAYOUT`."""
+    port = free_port()
+    with running(["serve", str(model), "--layout", layout, *options], port) as served:
+        yield served
+
+
+def descendants(pid: int) -> set[int]:
+    """Process ids below `pid`, read from /proc."""
+    parents: dict[int, int] = {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                stat = (entry / "stat").read_text()
+            except OSError:
+                continue
+            parents[int(entry.name)] = int(stat.rpartition(")")[2].split()[1])
+    found = {pid}
+    while more := {child for child, parent in parents.items() if parent in found} - found:
+        found |= more
+    return found - {pid}
+
+
+def is_running(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def shared_memory_left() -> set[str]:
+    """Names in /dev/shm and abstract sockets of ours."""
+    sockets = {
+        line.split()[-1]
+        for line in Path("/proc/net/unix").read_text().splitlines()
+        if "@triptych" in line
+    }
+    return sockets | {entry.name for entry in Path("/dev/shm").iterdir()}
+
+
+def _exchange(port: int, method: str, path: str, body: bytes | None) -> tuple[int, bytes]:
+    connection = http.client.HTTPConnection(HOST, port, timeout=REPLY_SECONDS)
+    try:
+        connection.request(method, path, body, {"content-type": "application/json"})
+        reply = connection.getresponse()
+        return reply.status, reply.read()
+    finally:
+        connection.close()
