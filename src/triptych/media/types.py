@@ -28,6 +28,8 @@ class VideoInfo:
     duration_seconds: float
     height: int
     width: int
+    num_lost_frames: int = 0
+    """Frames that the container announces but that are damaged beyond decoding; not in `num_frames`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,9 +74,25 @@ class DecodePolicy:
 
 @dataclass(frozen=True, slots=True)
 class PreparedItem:
-    """A fetched and decoded item. `source_digest` is the SHA-256 (hex) of its source bytes."""
+    """A fetched and decoded item. `source_digest` is the SHA-256 (hex) of its source bytes.
+
+    `timings` are this item's own `fetch` and `media_decode`, waiting included. Items run together: the largest,
+    not the sum, is what a request waited.
+    """
 
     item: MediaItem
     source_digest: str
     decoded: Decoded
+    timings: tuple[StageTiming, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SkippedItem:
+    """A fetched item that the caller did not want decoded: its embedding is there already.
+
+    `timings` holds `fetch` only.
+    """
+
+    item: MediaItem
+    source_digest: str
     timings: tuple[StageTiming, ...]
