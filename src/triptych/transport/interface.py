@@ -46,7 +46,7 @@ class Producer(Protocol):
         ...
 
     def publish(self, ref: TensorRef, tensor: torch.Tensor, note: bytes = b"") -> None:
-        """Fill the slot; readers that wait are woken. A slot that expired or was released meanwhile is a no-op.
+        """Fill the slot; readers that wait are woken. A slot that expired or was released meanwhile: no-op.
 
         Raises:
             ValueError: dtype or shape differ from the reservation.
@@ -82,7 +82,7 @@ class Consumer(Protocol):
         ...
 
     def release(self, ref: TensorRef) -> None:
-        """Tell the producer that this reference is not needed any more; never raises, never waits for long."""
+        """Tell the producer that this reference is not needed any more; never raises, hardly waits."""
         ...
 
     def close(self) -> None:
