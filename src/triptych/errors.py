@@ -3,6 +3,7 @@
 TriptychError
 ├── RequestError                 the request is wrong: change it (4xx)
 │   ├── InvalidRequest           a field has the wrong type, range or combination
+│   ├── BodyTooLarge             the body has more bytes than the server takes
 │   ├── UnknownModel             the model named is not served here
 │   ├── PromptTooLong            prompt plus output exceed the context, or the KV pool
 │   ├── UnsupportedModality      the model takes no such media
@@ -46,6 +47,10 @@ class RequestError(TriptychError):
 
 class InvalidRequest(RequestError):
     code = "invalid_request"
+
+
+class BodyTooLarge(RequestError):
+    code = "request_too_large"
 
 
 class UnknownModel(RequestError):
