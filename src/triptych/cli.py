@@ -31,6 +31,8 @@ DType = Literal["float32", "bfloat16", "float16"]
 WorkerRole = Literal["encode", "prefill-decode", "all"]
 _media = Group("Media")
 app = App(name="triptych", help="A multimodal server in panels: encode, prefill and decode apart.")
+bench = App(name="bench", help="One benchmark a question; outputs are compared before times are.")
+app.command(bench)
 
 Host = Annotated[str, Parameter(help="Address to listen on.")]
 Port = Annotated[int, Parameter(help="Port to listen on; 0 picks a free one.")]
@@ -145,6 +147,43 @@ def route(
         ),
         listener,
     )
+
+
+@bench.command(name="serve")
+def bench_serve(
+    model: Path,
+    *,
+    peer: Annotated[
+        tuple[str, ...], Parameter(help="NAME=URL,MODEL of a running OpenAI server; may be repeated.")
+    ] = (),
+    requests: Annotated[int, Parameter(help="Requests a round.")] = 64,
+    concurrency: Annotated[int, Parameter(help="Requests at a time.")] = 8,
+    rounds: Annotated[int, Parameter(help="Measured rounds; all servers take turns in each.")] = 5,
+    json: Annotated[bool, Parameter(help="A JSON line each instead of a table.")] = False,
+) -> None:
+    """Requests a second and time to first token of both layouts, beside other servers."""
+    from triptych.bench.serve import ServeBench
+    from triptych.bench.serve import bench_serve as run_bench
+
+    run_bench(
+        ServeBench(
+            model=model.resolve(),
+            peers=tuple(_peer(text) for text in peer),
+            num_requests=requests,
+            concurrency=concurrency,
+            rounds=rounds,
+        ),
+        Console(width=150),
+        as_json=json,
+    )
+
+
+def _peer(text: str) -> tuple[str, str, str]:
+    name, _, rest = text.partition("=")
+    url, _, model = rest.rpartition(",")
+    if not (name and url and model):
+        raise ConfigError(f"--peer {text}: write NAME=URL,MODEL")
+    return name, url.rstrip("/"), model
 
 
 def main() -> None:

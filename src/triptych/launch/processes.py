@@ -52,7 +52,7 @@ class Child:
 
 
 def spawn(name: str, kind: ChildKind, spec: object, sock: socket.socket) -> Child:
-    """Start `python -m triptych child KIND` with `sock` inherited and `spec` told; closes our copy of `sock`."""
+    """Start `python -m triptych child KIND` with `sock` inherited and `spec` told; closes our `sock`."""
     argv = [sys.executable, "-m", "triptych", "child", kind, str(sock.fileno())]
     with sock:
         process = subprocess.Popen(

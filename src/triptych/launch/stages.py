@@ -38,7 +38,6 @@ from triptych.transport.shm import ShmProducer
 
 _ENGINE_START_SECONDS = 600.0
 _ENGINE_STOP_SECONDS = 5.0
-_ENGINE_POLL_SECONDS = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,8 +54,10 @@ class WorkerStages:
 
     async def until_dead(self) -> None:
         """Return when the engine process has died; an encode worker has none, and waits for ever."""
-        while self.alive:
-            await asyncio.sleep(_ENGINE_POLL_SECONDS)
+        if self.engine is None:
+            await asyncio.Event().wait()
+        else:
+            await asyncio.to_thread(self.engine.process.wait)
 
 
 async def build_stages(config: WorkerConfig, metrics: Metrics, stack: AsyncExitStack) -> WorkerStages:

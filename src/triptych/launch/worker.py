@@ -16,7 +16,6 @@ from prometheus_client import CollectorRegistry
 from triptych.api.http import worker_app
 from triptych.api.service import ReadyState
 from triptych.config import WorkerConfig
-from triptych.embeddings.handle import HandleSigner
 from triptych.errors import InternalError, StartupError
 from triptych.launch.http import http_server, run_server
 from triptych.launch.stages import WorkerStages, build_stages
