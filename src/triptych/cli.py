@@ -221,7 +221,8 @@ def _child(kind: str, listener_fd: int) -> None:
             stop_with_parent(sys.stdin.buffer)
             run_worker(config, sock)
         elif kind == "engine":
-            from triptych.launch.engine import EngineSpec, run_engine
+            from triptych.launch.engine import run_engine
+            from triptych.launch.engine_spec import EngineSpec
 
             engine = read_spec(EngineSpec, sys.stdin.buffer)
             stop_with_parent(sys.stdin.buffer)

@@ -125,9 +125,7 @@ def is_running(pid: int) -> bool:
 def shared_memory_left() -> set[str]:
     """Names in /dev/shm and abstract sockets of ours."""
     sockets = {
-        line.split()[-1]
-        for line in Path("/proc/net/unix").read_text().splitlines()
-        if "@triptych" in line
+        line.split()[-1] for line in Path("/proc/net/unix").read_text().splitlines() if "@triptych" in line
     }
     return sockets | {entry.name for entry in Path("/dev/shm").iterdir()}
 
