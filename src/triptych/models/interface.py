@@ -8,6 +8,7 @@ from typing import Protocol
 
 import torch
 
+from triptych.kv.layout import KvShape as KvShape
 from triptych.media.types import Decoded, DecodePolicy
 from triptych.messages import ChatMessage, MediaItem, Metadata, Modality
 
@@ -152,17 +153,6 @@ class ForwardBatch:
     """Passed untouched to the attention function as keyword `paging`."""
 
 
-@dataclass(frozen=True, slots=True)
-class KvShape:
-    """What one layer's pages hold per token: [num_kv_heads, key_dim] and [num_kv_heads, value_dim]."""
-
-    num_layers: int
-    num_kv_heads: int
-    key_dim: int
-    value_dim: int
-    dtype: torch.dtype
-
-
 class LanguageModel(Protocol):
     """The language half. Not thread-safe, except `positions`."""
 
@@ -179,7 +169,9 @@ class LanguageModel(Protocol):
     def vocab_size(self) -> int: ...
 
     def positions(
-        self, token_ids: Sequence[int], items: Sequence[tuple[Modality, Metadata, tuple[tuple[int, int], ...]]]
+        self,
+        token_ids: Sequence[int],
+        items: Sequence[tuple[Modality, Metadata, tuple[tuple[int, int], ...]]],
     ) -> Positions:
         """Rotary positions from ids and metadata alone; `items` are (modality, metadata, runs) in order of
         appearance."""
