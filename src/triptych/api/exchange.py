@@ -119,9 +119,7 @@ class Exchange:
         if self.started:
             await self.end(failure_events(problem))
             return
-        retry_after = problem.retry_after_seconds
-        headers = () if retry_after is None else (("retry-after", str(retry_after)),)
-        await self.reply(problem.status.http, problem.body(), headers=headers)
+        await self.reply(problem.status.http, problem.body(), headers=problem.headers)
 
     async def _deliver(self, message: Message) -> None:
         try:

@@ -65,6 +65,11 @@ class Problem:
     param: str | None = None
     retry_after_seconds: int | None = None
 
+    @property
+    def headers(self) -> tuple[tuple[str, str], ...]:
+        seconds = self.retry_after_seconds
+        return () if seconds is None else (("retry-after", str(seconds)),)
+
     def body(self) -> bytes:
         """`{"error": {"message", "type", "code", "param"}}`."""
         error = {"message": self.message, "type": self.status.type, "code": self.code, "param": self.param}
