@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-import av
 import numpy as np
 import soxr
 from av.audio.frame import AudioFrame
 from av.audio.stream import AudioStream
 from av.container import InputContainer
+from av.error import InvalidDataError
 from numpy.typing import NDArray
 
 from triptych.config import DecodeConfig
@@ -85,7 +85,7 @@ def _frames(container: InputContainer, stream: AudioStream) -> Iterator[AudioFra
         try:
             frames = packet.decode()
             num_good += 1
-        except av.error.InvalidDataError:
+        except InvalidDataError:
             num_damaged += 1
             continue
         yield from frames
@@ -98,9 +98,9 @@ def _mono(frame: AudioFrame) -> NDArray[np.float32]:
     samples = frame.to_ndarray()
     if not frame.format.is_planar:
         samples = samples.reshape(-1, frame.layout.nb_channels).T
-    if samples.dtype == np.uint8:
-        return (samples.mean(axis=0, dtype=np.float64) / 128 - 1).astype(np.float32)
     mean = samples.mean(axis=0, dtype=np.float64)
-    if np.issubdtype(samples.dtype, np.integer):
-        mean /= -float(np.iinfo(samples.dtype).min)
+    if samples.dtype == np.uint8:
+        mean = mean / 128 - 1
+    elif samples.dtype.kind == "i":
+        mean = mean / 2 ** (8 * samples.dtype.itemsize - 1)
     return mean.astype(np.float32)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from typing import Final
 
 import av
 from av.container import InputContainer
+from av.error import FFmpegError
 
 from triptych.errors import MediaInvalid
 
@@ -22,7 +23,7 @@ _OPTIONS: Final = {"format_whitelist": _CONTAINERS, "protocol_whitelist": "none"
 
 
 @contextmanager
-def open_container(data: bytes) -> Iterator[InputContainer]:
+def open_container(data: bytes) -> Generator[InputContainer]:
     """Open a file held in memory.
 
     Raises:
@@ -31,5 +32,5 @@ def open_container(data: bytes) -> Iterator[InputContainer]:
     try:
         with av.open(io.BytesIO(data), mode="r", options=_OPTIONS, metadata_errors="replace") as container:
             yield container
-    except av.error.FFmpegError as error:
+    except FFmpegError as error:
         raise MediaInvalid("invalid data: the file is damaged, truncated or of an unknown format") from error

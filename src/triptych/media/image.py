@@ -15,8 +15,8 @@ from triptych.config import DecodeConfig
 from triptych.errors import MediaInvalid, MediaLimitExceeded
 from triptych.media.types import DecodedImage
 
-# Pillow's own pixel limit warns through a process-wide filter and cannot be set per call. `_check_size` replaces
-# it: every format below states its size in the header.
+# Pillow's own pixel limit warns through a process-wide filter and cannot be set per call. `_check_size`
+# replaces it: every format below states its size in the header.
 Image.MAX_IMAGE_PIXELS = None
 
 _FORMATS: Final = ("AVIF", "BMP", "GIF", "JPEG", "JPEG2000", "MPO", "PNG", "PPM", "TIFF", "WEBP")

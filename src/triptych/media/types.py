@@ -76,8 +76,8 @@ class DecodePolicy:
 class PreparedItem:
     """A fetched and decoded item. `source_digest` is the SHA-256 (hex) of its source bytes.
 
-    `timings` are this item's own `fetch` and `media_decode`, waiting included. Items run together: the largest,
-    not the sum, is what a request waited.
+    `timings` are this item's own `fetch` and `media_decode`, waiting included. Items run together: the
+    largest, not the sum, is what a request waited.
     """
 
     item: MediaItem
