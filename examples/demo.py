@@ -15,10 +15,12 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from typing import Any
 
-from media import red_circle, rising_tone, square_moving_right
 from rich.console import Console
 from rich.table import Table
+
+from media import red_circle, rising_tone, square_moving_right
 
 HOST = "127.0.0.1"
 STOP_SECONDS = 30
@@ -67,7 +69,7 @@ def wait_until_ready(server: subprocess.Popen[bytes], port: int) -> None:
     sys.exit("the server did not start")
 
 
-def question() -> list[dict[str, object]]:
+def question() -> list[dict[str, Any]]:
     return [
         {"type": "text", "text": "Here is an image: "},
         {"type": "image_url", "image_url": {"url": red_circle()}},
@@ -92,7 +94,8 @@ def ask(console: Console, port: int) -> int:
     console.print("\n[bold]question[/bold]  an image, a sound and a video: what are they?")
     console.print("[bold]answer[/bold]    ", end="")
     begun = time.perf_counter()
-    num_tokens, usage = 0, {}
+    num_tokens = 0
+    usage: dict[str, Any] = {}
     for event in stream(port, body):
         if "error" in event:
             console.print(f"\n[red]{event['error']['message']}[/red]")
@@ -111,11 +114,9 @@ def ask(console: Console, port: int) -> int:
     return 0
 
 
-def stream(port: int, body: dict[str, object]) -> Iterator[dict[str, object]]:
+def stream(port: int, body: dict[str, Any]) -> Iterator[dict[str, Any]]:
     connection = http.client.HTTPConnection(HOST, port, timeout=120)
-    connection.request(
-        "POST", "/v1/chat/completions", json.dumps(body), {"content-type": "application/json"}
-    )
+    connection.request("POST", "/v1/chat/completions", json.dumps(body), {"content-type": "application/json"})
     reply = connection.getresponse()
     if reply.status != http.client.OK:
         yield json.loads(reply.read())
@@ -126,7 +127,7 @@ def stream(port: int, body: dict[str, object]) -> Iterator[dict[str, object]]:
             yield json.loads(data)
 
 
-def show_times(console: Console, usage: dict[str, object], total_ms: float) -> None:
+def show_times(console: Console, usage: dict[str, Any], total_ms: float) -> None:
     counts, spent = usage["usage"], dict(usage["timings_ms"])
     table = Table(title="where the time went")
     table.add_column("stage")
@@ -135,7 +136,8 @@ def show_times(console: Console, usage: dict[str, object], total_ms: float) -> N
     spent["response"] = max(0.0, total_ms - sum(spent.values()))
     for stage, meaning in STAGES.items():
         table.add_row(stage, f"{spent.get(stage, 0.0):.1f}", meaning)
-    table.add_row("total", f"{total_ms:.1f}", f"{counts['prompt_tokens']} tokens in, {counts['completion_tokens']} out")
+    sizes = f"{counts['prompt_tokens']} tokens in, {counts['completion_tokens']} out"
+    table.add_row("total", f"{total_ms:.1f}", sizes)
     console.print(table)
 
 

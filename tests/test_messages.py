@@ -33,7 +33,7 @@ INBOX = (
 )
 OUTBOX = (
     EngineReady(
-        max_context_tokens=8, kv_page_tokens=2, num_kv_pages=4, eos_token_ids=(0,), load_report="3 of 4 shards"
+        max_context_tokens=8, kv_page_tokens=2, num_kv_pages=4, eos_token_ids=(0,), load_report="3 of 4"
     ),
     StepOutput(
         events=(

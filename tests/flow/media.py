@@ -51,7 +51,7 @@ def sound(seed: int, seconds: float = 1.2) -> Sound:
         file.setsampwidth(2)
         file.setframerate(RATE_HZ)
         file.writeframes(integers.tobytes())
-    return Sound(data_url("audio/wav", buffer.getvalue()), integers.astype(np.float32) / 32_768)
+    return Sound(data_url("audio/wav", buffer.getvalue()), integers.astype(np.float32) / np.float32(32_768))
 
 
 def film(seed: int, num_frames: int = 12, width: int = 128, height: int = 96) -> Film:
@@ -65,9 +65,13 @@ def film(seed: int, num_frames: int = 12, width: int = 128, height: int = 96) ->
             image = Image.fromarray(small).resize((width, height), Image.Resampling.NEAREST)
             container.mux(stream.encode(av.VideoFrame.from_image(image)))
         container.mux(stream.encode(None))
-    with av.open(io.BytesIO(buffer.getvalue())) as container:
+    return Film(data_url("video/mp4", buffer.getvalue()), _all_frames(buffer.getvalue()))
+
+
+def _all_frames(data: bytes) -> NDArray[np.uint8]:
+    with av.open(io.BytesIO(data), "r") as container:
         frames = [frame.to_ndarray(format="rgb24") for frame in container.decode(video=0)]
-    return Film(data_url("video/mp4", buffer.getvalue()), np.stack(frames))
+    return np.stack(frames).astype(np.uint8)
 
 
 def data_url(mime: str, data: bytes) -> str:

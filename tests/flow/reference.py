@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, cast
 
 from tests.flow.media import RATE_HZ, VIDEO_FPS, Film, Picture, Sound
 from tests.tiny_models import MODEL_CLASSES
@@ -30,7 +31,7 @@ class Reference:
         """Greedy token ids, the stop token included."""
         inputs = self._inputs(parts)
         with torch.inference_mode():
-            ids = self.model.generate(**inputs, max_new_tokens=MAX_TOKENS, do_sample=False)  # pyright: ignore
+            ids = self._generate(inputs, max_new_tokens=MAX_TOKENS)
         return ids[0, inputs["input_ids"].shape[1] :].tolist()
 
     def is_near_tie(self, parts: Sequence[Part], common: Sequence[int]) -> bool:
@@ -38,19 +39,23 @@ class Reference:
         inputs = self._inputs(parts)
         forced = torch.tensor([list(common)], dtype=torch.long)
         with torch.inference_mode():
-            output = self.model.generate(  # pyright: ignore
-                **inputs,
+            output = self._generate(
+                inputs,
                 max_new_tokens=len(common) + 1,
-                do_sample=False,
                 return_dict_in_generate=True,
                 output_logits=True,
                 prefix_allowed_tokens_fn=_forced(inputs["input_ids"].shape[1], forced[0].tolist()),
             )
-        best = output.logits[-1][0].topk(2).values  # pyright: ignore
+        best = output.logits[-1][0].topk(2).values
         return float(best[0] - best[1]) < MARGIN
 
+    def _generate(self, inputs: BatchFeature, **options: object) -> Any:
+        generate = cast(Callable[..., Any], self.model.generate)
+        return generate(**inputs, do_sample=False, **options)
+
     def _inputs(self, parts: Sequence[Part]) -> BatchFeature:
-        text = self.processor.apply_chat_template(  # pyright: ignore
+        render = cast(Callable[..., str], self.processor.apply_chat_template)
+        text = render(
             [{"role": "user", "content": [_template_part(part) for part in parts]}],
             tokenize=False,
             add_generation_prompt=True,
@@ -68,7 +73,8 @@ class Reference:
             }
         if "audio" in options:
             options["audio_kwargs"] = {"sampling_rate": RATE_HZ}
-        inputs = self.processor(text=[text], return_tensors="pt", **options)
+        process = cast(Callable[..., BatchFeature], self.processor)
+        inputs = process(text=[text], return_tensors="pt", **options)
         inputs.pop("num_audio_tokens", None)
         return inputs
 
@@ -97,7 +103,7 @@ def _video_metadata(film: Film) -> VideoMetadata:
     )
 
 
-def _forced(prompt_length: int, tokens: Sequence[int]):  # noqa: ANN202
+def _forced(prompt_length: int, tokens: Sequence[int]) -> Callable[[int, torch.Tensor], list[int]]:
     def allowed(batch: int, ids: torch.Tensor) -> list[int]:
         position = ids.shape[-1] - prompt_length
         return [tokens[position]] if position < len(tokens) else list(range(10**6))

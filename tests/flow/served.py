@@ -11,10 +11,11 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 HOST = "127.0.0.1"
 START_SECONDS = 150.0
@@ -37,7 +38,7 @@ class Served:
     def get(self, path: str) -> tuple[int, bytes]:
         return _exchange(self.port, "GET", path, None)
 
-    def post(self, body: Mapping[str, object]) -> tuple[int, dict[str, object]]:
+    def post(self, body: Mapping[str, object]) -> tuple[int, dict[str, Any]]:
         status, raw = _exchange(self.port, "POST", "/v1/chat/completions", json.dumps(body).encode())
         return status, json.loads(raw)
 
@@ -50,7 +51,7 @@ def free_port() -> int:
 @contextmanager
 def running(
     arguments: Sequence[str], port: int, environment: Mapping[str, str] | None = None, ready: int = 200
-) -> Iterator[Served]:
+) -> Generator[Served]:
     """`triptych ARGUMENTS --port PORT`, from when /health answers `ready` until it has ended."""
     process = subprocess.Popen(
         [sys.executable, "-m", "triptych", *arguments, "--port", str(port)],
@@ -82,9 +83,8 @@ def wait_for_health(served: Served, status: int = 200) -> None:
     wait_until(answers, START_SECONDS)
 
 
-def wait_until(condition: object, seconds: float) -> None:
+def wait_until(condition: Callable[[], bool], seconds: float) -> None:
     """Poll a callable until it is true."""
-    assert callable(condition)
     deadline = time.monotonic() + seconds
     pause = threading.Event()
     while not condition():

@@ -47,8 +47,11 @@ def family(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
             ),
         ]
         with ThreadPoolExecutor() as pool:
-            contexts = [running(arguments, port, env) for arguments, port, env in started]
-            servers = list(pool.map(stack.enter_context, contexts))
+
+            def start(one: tuple[list[str], int, dict[str, str]]) -> Served:
+                return stack.enter_context(running(*one))
+
+            servers = list(pool.map(start, started))
         route = ["route", "--encode", servers[1].url, "--prefill-decode", servers[2].url]
         router = stack.enter_context(running(route, ports[3]))
         layouts = {"none": servers[0], "e+pd": router}
@@ -102,7 +105,7 @@ def ask(server: Served, parts: Sequence[Part]) -> list[int]:
         }
     )
     assert status == 200, reply
-    return reply["choices"][0]["token_ids"]  # pyright: ignore
+    return reply["choices"][0]["token_ids"]
 
 
 def _part(part: Part) -> dict[str, object]:

@@ -13,7 +13,7 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -135,7 +135,7 @@ def _notes(bench: ServeBench, runs: dict[str, list[LoadResult]]) -> list[str]:
 
 
 @contextmanager
-def _layout(model: Path, layout: str) -> Iterator[str]:
+def _layout(model: Path, layout: str) -> Generator[str]:
     with socket.create_server((_HOST, 0)) as sock:
         port = sock.getsockname()[1]
     argv = [sys.executable, "-m", "triptych", "serve", str(model), "--layout", layout, "--port", str(port)]

@@ -7,8 +7,6 @@ import os
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack
 
-import torch
-
 from triptych.config import WorkerConfig
 from triptych.embeddings.handle import HandleSigner
 from triptych.embeddings.memory import MemoryStore
@@ -55,8 +53,7 @@ async def build_encode_stage(
 
 def _load_encoder(config: WorkerConfig) -> tuple[HFEncoder, HFMediaProcessor]:
     prepare_torch(config.model)
-    device = torch.device(config.model.device)
-    model, _ = load_part(config.model.path, "encoder", torch_dtype(config.model), device)
+    model, _ = load_part(config.model.path, "encoder", torch_dtype(config.model), config.model.device)
     processor = HFMediaProcessor(config.model.path)
     return HFEncoder(model, processor), processor
 
@@ -66,4 +63,4 @@ def _preparer(config: WorkerConfig, stack: AsyncExitStack) -> Preparer:
     stack.push_async_callback(fetcher.close)
     pool = DecodePool(config.media.decode.num_threads)
     stack.callback(pool.close)
-    return Preparer(fetcher, pool, config.media)
+    return Preparer(config.media, fetcher, pool)

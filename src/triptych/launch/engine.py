@@ -21,7 +21,11 @@ def run_engine(spec: EngineSpec, sock: socket.socket) -> None:
     prepare_torch(spec.model)
     device = torch.device(spec.model.device)
     loaded, report = load_part(
-        spec.model.path, "language", torch_dtype(spec.model), device, attn_implementation=PAGED_ATTENTION
+        spec.model.path,
+        "language",
+        torch_dtype(spec.model),
+        spec.model.device,
+        attn_implementation=PAGED_ATTENTION,
     )
     consumer = ShmConsumer(spec.transport, spec.secret)
     engine = Engine(HFLanguageModel(loaded), spec.language, consumer, device)

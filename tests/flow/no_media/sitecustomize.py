@@ -1,4 +1,4 @@
-"""Put on a process's PYTHONPATH, this makes every way of opening media raise: whoever needs none is not hurt."""
+"""On a process's PYTHONPATH, this makes every way of opening media raise; who needs none is not hurt."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ def _refuse(*arguments: object, **options: object) -> None:
 
 sys.meta_path.insert(0, _NoMedia())
 try:
-    import PIL.Image as image
+    from PIL import Image
 except ImportError:
     pass
 else:
-    image.open = _refuse  # pyright: ignore
+    Image.open = _refuse  # pyright: ignore[reportAttributeAccessIssue]
