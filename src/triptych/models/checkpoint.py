@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Generator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections.abc import Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
@@ -15,11 +15,11 @@ from torch import nn
 from transformers import PreTrainedConfig, PreTrainedModel
 from transformers.conversion_mapping import get_model_conversion_mapping
 from transformers.core_model_loading import WeightConverter, WeightRenaming, rename_source_key
-from transformers.utils import logging as transformers_logging
 
 from triptych.errors import CheckpointError, UnsupportedModel
 from triptych.models.architecture import load_config, model_class
 from triptych.models.parts import Part, Split, drop, split
+from triptych.models.quiet import quiet
 from triptych.models.weight_files import LazyTensor, WeightFiles, find_weights, tensor_bytes
 
 _log = logging.getLogger(__name__)
@@ -60,15 +60,14 @@ def load_part(
         UnsupportedModel: an architecture that cannot be served.
     """
     started = time.perf_counter()
-    config = load_config(path)
-    cls = model_class(config)
+    with quiet():
+        config = load_config(path)
+        cls = model_class(config)
+        skeleton = _skeleton(cls, config)
     files = find_weights(path)
-    skeleton = _skeleton(cls, config)
     halves = split(skeleton)
     if not halves.encoder or not halves.language:
-        raise UnsupportedModel(
-            f"{cls.__name__} has no {'encoder' if halves.language else 'decoder'} to split at"
-        )
+        raise UnsupportedModel(f"{cls.__name__} is not an encoder and a language model")
     wanted = _wanted_keys(skeleton, halves, part, files)
     build = _part_class(cls, halves.dropped(part), part)
     model, missing, num_bytes = _load(build, config, files, wanted, dtype, device, attn_implementation)
@@ -134,7 +133,7 @@ def _load(
     attn_implementation: str | None,
 ) -> tuple[PreTrainedModel, set[str], int]:
     with ExitStack() as stack:
-        stack.enter_context(_quiet())
+        stack.enter_context(quiet())
         tensors = files.open(keys, stack)
         num_bytes = tensor_bytes(tensors, dtype)
         model, missing = _from_tensors(cls, config, tensors, dtype, attn_implementation)
@@ -162,17 +161,3 @@ def _from_tensors(
         raise CheckpointError(f"cannot load {cls.__name__}: {error}") from error
     model, info = cast("tuple[PreTrainedModel, dict[str, set[str]]]", loaded)
     return model, set(info["missing_keys"])
-
-
-@contextmanager
-def _quiet() -> Generator[None]:
-    """No progress bars or load reports from Transformers: what matters of them is in ours."""
-    verbosity, bars = transformers_logging.get_verbosity(), transformers_logging.is_progress_bar_enabled()
-    transformers_logging.set_verbosity_error()
-    transformers_logging.disable_progress_bar()
-    try:
-        yield
-    finally:
-        transformers_logging.set_verbosity(verbosity)
-        if bars:
-            transformers_logging.enable_progress_bar()

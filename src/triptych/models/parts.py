@@ -35,7 +35,7 @@ class Split:
 
 
 def split(model: PreTrainedModel) -> Split:
-    """Tell the halves of `model` (which may be on the meta device) apart."""
+    """Tell the halves of `model` (which may be on the meta device) apart; a half that it lacks is empty."""
     base = model.base_model
     prefix = "" if base is model else f"{model.base_model_prefix}."
     decoder, head = model.get_decoder(), model.get_output_embeddings()
@@ -44,8 +44,9 @@ def split(model: PreTrainedModel) -> Split:
         children |= {name: child for name, child in model.named_children() if child is not base}
     weighty = {path: child for path, child in children.items() if any(True for _ in child.parameters())}
     language = tuple(path for path, child in weighty.items() if child is decoder or child is head)
+    is_text_model = decoder is base or decoder is model
     return Split(
-        encoder=tuple(path for path in weighty if path not in language),
+        encoder=() if is_text_model else tuple(path for path in weighty if path not in language),
         language=language,
         shared=tuple(prefix + name for name, _ in base.named_parameters(recurse=False)),
     )

@@ -39,7 +39,7 @@ class WeightFiles:
         return frozenset(self.file_of.values())
 
     def open(self, keys: Iterable[str], stack: ExitStack) -> dict[str, LazyTensor]:
-        """The tensors of `keys`, not read yet. Files that hold none stay closed; the others close with `stack`.
+        """The tensors of `keys`, not read yet; files that hold none stay closed, others close with `stack`.
 
         Raises:
             CheckpointError: a file is missing, damaged, or does not hold what the index says.
