@@ -39,14 +39,14 @@ class DecodePool:
         """A place in the round for one request."""
         return Lane(self)
 
-    async def close(self) -> None:
-        """Refuse what waits, then wait for what runs. Can be called twice."""
+    def close(self) -> None:
+        """Refuse what waits, then block until what runs has ended. Can be called twice."""
         self._is_closed = True
         for lane in self._lanes:
             for turn in lane:
                 if not turn.done():
                     turn.set_exception(WorkerUnavailable("shutting down"))
-        await asyncio.to_thread(self._executor.shutdown)
+        self._executor.shutdown()
 
     async def take_thread(self, lane: deque[asyncio.Future[None]]) -> None:
         """Wait for a thread; give it back with `free_thread`."""
@@ -74,7 +74,9 @@ class DecodePool:
         self._grant()
 
     async def run_now(self, work: Callable[[], T]) -> T:
-        """Run in the thread that was taken. A cancel is passed on when the work, which cannot stop, has ended."""
+        """Run in the thread that was taken. Work cannot be stopped: a cancel is passed on when it has ended."""
+        if self._is_closed:
+            raise WorkerUnavailable("shutting down")
         future = asyncio.get_running_loop().run_in_executor(self._executor, work)
         cancelled: asyncio.CancelledError | None = None
         while not future.done():

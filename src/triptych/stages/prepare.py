@@ -21,7 +21,7 @@ from triptych.messages import MediaItem, Modality, StageTiming
 from triptych.telemetry import FETCH, MEDIA_DECODE
 
 Wanted = Callable[[MediaItem, str], bool]
-"""Told an item and the digest of its source: should it be decoded? Called on the event loop; must not block."""
+"""Told an item and the digest of its source: should it be decoded? Runs on the event loop; must not block."""
 
 _INLINE_BYTES = 64 * 1024
 """Hashed at once up to this; a thread would cost more."""
@@ -46,7 +46,7 @@ class _GroupResult:
 class Preparer:
     """One event loop. `fetcher` and `pool` belong to whoever made them."""
 
-    def __init__(self, config: MediaConfig, fetcher: Fetcher, pool: DecodePool) -> None:
+    def __init__(self, fetcher: Fetcher, pool: DecodePool, config: MediaConfig) -> None:
         self._config = config
         self._fetcher = fetcher
         self._pool = pool
@@ -60,8 +60,8 @@ class Preparer:
     ) -> tuple[PreparedItem | SkippedItem, ...]:
         """Prepare all items together; the result is in the order of `items`.
 
-        Items for which `wanted` says no are fetched and hashed but not decoded. If any fails, the others settle
-        first. A cancel reaches every item, and is raised when all have let go.
+        Items for which `wanted` says no are fetched and hashed but not decoded. If any fails, the others
+        settle first. A cancel reaches every item, and is raised when all have let go.
 
         Raises:
             MediaError: of the first item, in request order, that failed; it names the item.
