@@ -21,6 +21,7 @@ HOST = "127.0.0.1"
 START_SECONDS = 150.0
 STOP_SECONDS = 30.0
 REPLY_SECONDS = 120.0
+JSON_HEADERS = {"content-type": "application/json"}
 SECRET = "a secret for tests, long enough"
 
 
@@ -41,6 +42,18 @@ class Served:
     def post(self, body: Mapping[str, object]) -> tuple[int, dict[str, Any]]:
         status, raw = _exchange(self.port, "POST", "/v1/chat/completions", json.dumps(body).encode())
         return status, json.loads(raw)
+
+    @contextmanager
+    def stream(self, body: Mapping[str, object]) -> Generator[Iterator[bytes]]:
+        """Lines of a streamed reply as they come; leaving the block closes the connection."""
+        connection = http.client.HTTPConnection(HOST, self.port, timeout=REPLY_SECONDS)
+        try:
+            connection.request("POST", "/v1/chat/completions", json.dumps(body).encode(), JSON_HEADERS)
+            reply = connection.getresponse()
+            assert reply.status == 200, reply.read()
+            yield iter(reply)
+        finally:
+            connection.close()
 
 
 def free_port() -> int:
@@ -122,6 +135,16 @@ def is_running(pid: int) -> bool:
         return False
 
 
+def listening_port(pid: int) -> int:
+    """The TCP port on which a process listens, from its descriptors."""
+    inodes = {os.readlink(fd) for fd in Path(f"/proc/{pid}/fd").iterdir() if fd.is_symlink()}
+    for line in Path("/proc/net/tcp").read_text().splitlines()[1:]:
+        fields = line.split()
+        if fields[3] == "0A" and f"socket:[{fields[9]}]" in inodes:
+            return int(fields[1].partition(":")[2], 16)
+    raise AssertionError(f"process {pid} listens nowhere")
+
+
 def shared_memory_left() -> set[str]:
     """Names in /dev/shm and abstract sockets of ours."""
     sockets = {
@@ -133,7 +156,7 @@ def shared_memory_left() -> set[str]:
 def _exchange(port: int, method: str, path: str, body: bytes | None) -> tuple[int, bytes]:
     connection = http.client.HTTPConnection(HOST, port, timeout=REPLY_SECONDS)
     try:
-        connection.request(method, path, body, {"content-type": "application/json"})
+        connection.request(method, path, body, JSON_HEADERS)
         reply = connection.getresponse()
         return reply.status, reply.read()
     finally:

@@ -52,8 +52,8 @@ class Child:
 
 
 def spawn(name: str, kind: ChildKind, spec: object, sock: socket.socket) -> Child:
-    """Start `python -m triptych child KIND` with `sock` inherited and `spec` told; closes our `sock`."""
-    argv = [sys.executable, "-m", "triptych", "child", kind, str(sock.fileno())]
+    """Start `python -m triptych child KIND` (its `name` shows in ps) with `sock` inherited and `spec` told; closes our `sock`."""
+    argv = [sys.executable, "-m", "triptych", "child", kind, str(sock.fileno()), name]
     with sock:
         process = subprocess.Popen(
             argv,
