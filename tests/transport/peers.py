@@ -8,6 +8,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from multiprocessing.context import ForkServerContext
 from pathlib import Path
@@ -21,6 +22,7 @@ from triptych.config import TransportConfig
 from triptych.errors import error_from_code
 from triptych.messages import TensorRef
 from triptych.transport.inproc import InprocExchange, InprocProducer
+from triptych.transport.interface import Consumer
 from triptych.transport.slots import PoolUsage
 
 T = TypeVar("T")
@@ -72,6 +74,15 @@ class Peer(Protocol):
     def stop(self) -> None: ...
 
 
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """`restart` makes another producer at the same address, after the first has closed."""
+
+    peer: Peer
+    consumer: Consumer
+    restart: Callable[[], Peer]
+
+
 class InprocPeer:
     def __init__(self, exchange: InprocExchange, *, address: str | None = None) -> None:
         self._clock = program.SteppedClock()
@@ -115,6 +126,7 @@ class ShmPeer:
         context = processes()
         ours, theirs = context.Pipe()
         self._pipe: Connection = ours
+        self._stopped = False
         self._process = context.Process(target=program.serve, args=(theirs, config, TOKEN, address))
         self._process.start()
         theirs.close()
@@ -167,9 +179,12 @@ class ShmPeer:
         self._process.join(PATIENCE_SECONDS)
 
     def stop(self) -> None:
-        """Kill it; can be called twice."""
-        self.kill()
-        self._pipe.close()
+        """Kill it and keep no descriptor of it. Can be called twice."""
+        if not self._stopped:
+            self._stopped = True
+            self.kill()
+            self._process.close()
+            self._pipe.close()
 
     def _do(self, command: program.Command) -> None:
         self._send(command)

@@ -69,9 +69,14 @@ class _Reader:
 
 
 class ShmServer:
-    """Listens from construction on. `wake` after every change of the pool."""
+    """Listens from construction on. `wake` after every change of the pool.
+
+    Raises:
+        OSError: the address is taken.
+    """
 
     def __init__(self, address: str, token: bytes, slab: Slab, pool: SlotPool, clock: Clock) -> None:
+        self._listener = _listen(address)
         self._token = token
         self._slab = slab
         self._slab_bytes = slab.memory.nbytes
@@ -80,10 +85,6 @@ class ShmServer:
         self._closing = False
         self._readers: set[_Reader] = set()
         self._selector = selectors.DefaultSelector()
-        self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self._listener.bind("\0" + address)
-        self._listener.listen(MAX_READERS)
-        self._listener.setblocking(False)
         self._waker: int | None = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._waker_lock = threading.Lock()
         self._selector.register(self._listener, selectors.EVENT_READ)
@@ -295,3 +296,15 @@ class ShmServer:
         with self._pool.lock:
             for slot in reader.pinned.values():
                 self._pool.table.unpin(slot)
+
+
+def _listen(address: str) -> socket.socket:
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    try:
+        listener.bind("\0" + address)
+        listener.listen(MAX_READERS)
+        listener.setblocking(False)
+    except OSError:
+        listener.close()
+        raise
+    return listener
