@@ -52,7 +52,10 @@ class Child:
 
 
 def spawn(name: str, kind: ChildKind, spec: object, sock: socket.socket) -> Child:
-    """Start `python -m triptych child KIND` (its `name` shows in ps) with `sock` inherited and `spec` told; closes our `sock`."""
+    """Start `python -m triptych child KIND`, which inherits `sock` and is told `spec`; closes our `sock`.
+
+    `name` shows in ps.
+    """
     argv = [sys.executable, "-m", "triptych", "child", kind, str(sock.fileno()), name]
     with sock:
         process = subprocess.Popen(
