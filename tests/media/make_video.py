@@ -70,9 +70,9 @@ QUARTER_COUNTERCLOCKWISE = (0, -0x10000, 0, 0x10000, 0, 0, 0, 0, 0x40000000)
 
 
 def packet_ranges(data: bytes) -> list[tuple[int, int]]:
-    """Byte offset and size of every video packet."""
-    with av.open(io.BytesIO(data)) as container:
-        return [(packet.pos or 0, packet.size) for packet in container.demux(video=0) if packet.size]
+    """Byte offset and size of every packet."""
+    with av.open(io.BytesIO(data), "r") as container:
+        return [(packet.pos or 0, packet.size) for packet in container.demux() if packet.size]
 
 
 def with_packets_filled(data: bytes, numbers: Sequence[int], fill: int) -> bytes:

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from tests.media.make_audio import muxed, peak_hz, sine, sound
-from tests.media.make_video import video
+from tests.media.make_video import video, with_packets_filled
 from triptych.config import DecodeConfig
 from triptych.errors import MediaInvalid, MediaLimitExceeded
 from triptych.media.audio import decode_audio
@@ -70,17 +70,17 @@ def test_file_without_samples_is_refused() -> None:
         decode_audio(sound([constant(0, 0)], 16_000), 16_000, CONFIG)
 
 
-@pytest.mark.parametrize(("kind", "subtype"), [("FLAC", "PCM_16"), ("OGG", "OPUS")])
-def test_long_silence_is_refused_by_its_duration(kind: str, subtype: str) -> None:
-    data = sound([constant(0, 11 * 60 * 16_000)], 16_000, kind, subtype)
-    assert len(data) < 200_000
+@pytest.mark.parametrize(("kind", "subtype", "seconds"), [("FLAC", "PCM_16", 600), ("OGG", "OPUS", 30)])
+def test_long_silence_is_refused_by_its_duration(kind: str, subtype: str, seconds: int) -> None:
+    data = sound([constant(0, (seconds + 60) * 16_000)], 16_000, kind, subtype)
+    assert len(data) < 100_000
     with pytest.raises(MediaLimitExceeded, match="duration"):
-        decode_audio(data, 16_000, CONFIG)
+        decode_audio(data, 16_000, DecodeConfig(max_audio_seconds=seconds))
 
 
 def test_duration_is_checked_while_decoding_when_the_header_is_silent() -> None:
     data = muxed(np.zeros((1, 5 * 48_000), np.float32), 48_000, "webm", is_live=True)
-    with av.open(io.BytesIO(data)) as container:
+    with av.open(io.BytesIO(data), "r") as container:
         assert container.duration is None
     with pytest.raises(MediaLimitExceeded, match="duration"):
         decode_audio(data, 16_000, DecodeConfig(max_audio_seconds=2))
@@ -111,9 +111,16 @@ def test_samples_that_are_no_numbers_are_refused() -> None:
         decode_audio(sound([samples], 16_000, subtype="FLOAT"), 16_000, CONFIG)
 
 
-def test_a_damaged_packet_is_left_out() -> None:
+def test_one_damaged_packet_is_left_out() -> None:
+    whole = muxed(sine(48_000)[None], 48_000, "mp4")
+    num_whole = len(decode_audio(whole, 48_000, CONFIG).samples)
+    damaged = with_packets_filled(whole, [20], 0xFF)
+    assert num_whole - 3 * 1024 <= len(decode_audio(damaged, 48_000, CONFIG).samples) < num_whole
+
+
+def test_audio_with_many_damaged_packets_is_refused() -> None:
     data = bytearray(muxed(sine(48_000)[None], 48_000, "mp3"))
     middle = len(data) // 2
     data[middle : middle + 300] = bytes(300)
-    audio = decode_audio(bytes(data), 48_000, CONFIG)
-    assert 40_000 < len(audio.samples) <= 49_400
+    with pytest.raises(MediaInvalid, match="decode error"):
+        decode_audio(bytes(data), 48_000, CONFIG)

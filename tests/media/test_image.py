@@ -68,6 +68,7 @@ def test_tagged_image_has_the_size_of_its_upright_twin() -> None:
     assert pixels_of(with_orientation(stored, 6)).shape == (200, 100, 3)
 
 
+@pytest.mark.filterwarnings("ignore:Corrupt EXIF data")
 def test_damaged_exif_leaves_the_image_as_it_is() -> None:
     data = encoded(gradient(), "JPEG", exif=b"Exif\0\0MM\0*\0\0\xff\xff\xff\xff")
     assert pixels_of(data).shape == (16, 24, 3)

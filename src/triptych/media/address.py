@@ -22,6 +22,10 @@ AddrInfo = tuple[int | socket.AddressFamily, int | socket.SocketKind, int, str, 
 
 _NAT64 = ipaddress.IPv6Network("64:ff9b::/96")
 _V4_COMPATIBLE = ipaddress.IPv6Network("::/96")
+_NOT_GLOBAL = (ipaddress.IPv6Network("64:ff9b:1::/48"), ipaddress.IPv6Network("fec0::/10"))
+"""Local NAT64 and site-local, which some versions of `ipaddress` call global."""
+
+_HOST = re.compile(r"[a-z0-9._-]+|[0-9a-f:.]+(%[a-z0-9]+)?")
 _CANONICAL_V4 = re.compile(r"\d{1,3}(\.\d{1,3}){3}")
 _NUMERIC_LABEL = re.compile(r"\d+|0x[0-9a-f]*")
 
@@ -57,6 +61,8 @@ class AddressPolicy:
         if not url.raw_host:
             raise MediaSourceRefused("the URL names no host")
         host = _plain_host(url.raw_host)
+        if not _HOST.fullmatch(host):
+            raise MediaSourceRefused("the URL's host is malformed")
         if self._hosts and host not in self._hosts:
             raise MediaSourceRefused("the URL's host is not among those allowed")
         if (literal := _literal_address(host)) is not None and not self.allows(literal):
@@ -68,9 +74,9 @@ class AddressPolicy:
             return True
         if isinstance(address, ipaddress.IPv6Address) and (inner := _embedded(address)) is not None:
             return self.allows(inner)
-        # Multicast counts as global in `ipaddress`, site-local (fec0::/10) does in some versions.
-        site_local = isinstance(address, ipaddress.IPv6Address) and address.is_site_local
-        return address.is_global and not address.is_multicast and not site_local
+        if any(address in network for network in _NOT_GLOBAL):
+            return False
+        return address.is_global and not address.is_multicast  # multicast counts as global
 
     def open_socket(self, info: AddrInfo) -> socket.socket:
         """Socket factory of the connector: the last look at an address, the one that is dialled.
@@ -132,6 +138,8 @@ def _literal_address(host: str) -> Address | None:
 
     0x7f000001, 2130706433, 127.1 and 0177.0.0.1 are addresses to some resolvers and names to others: refused.
     """
+    if host == "localhost" or host.endswith(".localhost"):
+        return ipaddress.IPv4Address("127.0.0.1")
     last = host.rsplit(".", 1)[-1]
     if ":" not in host and not _NUMERIC_LABEL.fullmatch(last):
         return None

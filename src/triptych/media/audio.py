@@ -10,7 +10,7 @@ import soxr
 from av.audio.frame import AudioFrame
 from av.audio.stream import AudioStream
 from av.container import InputContainer
-from av.error import InvalidDataError
+from av.error import FFmpegError
 from numpy.typing import NDArray
 
 from triptych.config import DecodeConfig
@@ -21,12 +21,15 @@ from triptych.media.types import DecodedAudio
 _SAMPLE_BYTES: Final = 4
 _DURATION_UNIT: Final = 1_000_000
 """Of a container's duration, per second."""
+_MAX_DAMAGED_SHARE: Final = 0.05
+_MAX_DAMAGED_PACKETS: Final = 2
+"""Of a short file. Streams that were cut out of longer ones begin with packets that cannot be decoded."""
 
 
 def decode_audio(data: bytes, target_rate_hz: int, config: DecodeConfig) -> DecodedAudio:
     """Decode the (best) audio stream of a file, mix to mono by mean, then resample.
 
-    Damaged packets are left out, as players do, unless most of the stream is damaged.
+    A few damaged packets are left out, as players do; more are an error, not silence.
 
     Raises:
         MediaInvalid: no audio stream, no samples, or the data is damaged.
@@ -85,12 +88,12 @@ def _frames(container: InputContainer, stream: AudioStream) -> Iterator[AudioFra
         try:
             frames = packet.decode()
             num_good += 1
-        except InvalidDataError:
+        except FFmpegError:
             num_damaged += 1
             continue
         yield from frames
-    if num_damaged > num_good:
-        raise MediaInvalid("decode error: most of the audio is damaged")
+    if num_damaged > max(_MAX_DAMAGED_PACKETS, _MAX_DAMAGED_SHARE * num_good):
+        raise MediaInvalid(f"decode error: {num_damaged} packets of the audio are damaged")
 
 
 def _mono(frame: AudioFrame) -> NDArray[np.float32]:

@@ -75,7 +75,7 @@ class Downloader:
         """One try, with the HTTP library's errors made ours."""
         try:
             async with asyncio.timeout(self._config.total_seconds):
-                return await self._follow(URL(url))
+                return await self._follow(_url(url))
         except TimeoutError as error:
             raise _Transient("the source timed out") from error
         except (aiohttp.InvalidURL, ValueError) as error:
@@ -138,10 +138,15 @@ class Downloader:
         return self._session
 
 
+def _url(text: str) -> URL:
+    """Exactly as written: requoting would change what a signature in the URL covers."""
+    return URL(text, encoded=text.isascii())
+
+
 def _redirected(url: URL, location: str) -> URL:
     if "\\" in location:
         raise MediaSourceRefused("the source redirects to a malformed URL")
-    target = url.join(URL(location))
+    target = url.join(_url(location))
     parse_source(str(target))
     return target
 

@@ -19,8 +19,8 @@ from triptych.media.types import DecodedImage
 # replaces it: every format below states its size in the header.
 Image.MAX_IMAGE_PIXELS = None
 
-_FORMATS: Final = ("AVIF", "BMP", "GIF", "JPEG", "JPEG2000", "MPO", "PNG", "PPM", "TIFF", "WEBP")
-"""Formats that are decoded in this process and have one size. EPS would start another program."""
+_FORMATS: Final = ("AVIF", "BMP", "GIF", "JPEG", "JPEG2000", "PNG", "PPM", "TIFF", "WEBP")
+"""Formats with one size, decoded in this process (EPS would start another program). JPEG includes MPO."""
 
 _DAMAGE: Final = (
     OSError,

@@ -74,7 +74,7 @@ class DecodePool:
         self._grant()
 
     async def run_now(self, work: Callable[[], T]) -> T:
-        """Run in the thread that was taken. Work cannot be stopped: a cancel is passed on when it has ended."""
+        """Run in the thread that was taken. Work cannot be stopped: a cancel is passed on after its end."""
         if self._is_closed:
             raise WorkerUnavailable("shutting down")
         future = asyncio.get_running_loop().run_in_executor(self._executor, work)

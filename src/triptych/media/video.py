@@ -9,7 +9,7 @@ from fractions import Fraction
 
 import numpy as np
 from av.container import InputContainer
-from av.error import InvalidDataError
+from av.error import FFmpegError
 from av.packet import Packet
 from av.stream import Disposition
 from av.video.frame import VideoFrame
@@ -118,7 +118,7 @@ def _decode_runs(data: bytes, runs: Sequence[Run], canvas: _Canvas, config: Deco
                     container.seek(run.start_pts, stream=stream)
                 if not _decode_run(container.demux(stream), run, canvas):
                     return False
-        except InvalidDataError:
+        except FFmpegError:
             return False
     return True
 
@@ -191,7 +191,7 @@ def _decode(
 ) -> list[VideoFrame]:
     try:
         return packet.decode()
-    except InvalidDataError:
+    except FFmpegError:
         if damaged is not None:
             damaged.append(packet)
         return []
