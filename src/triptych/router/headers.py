@@ -24,4 +24,6 @@ REWRITTEN = frozenset(
 
 
 def end_to_end(headers: Iterable[tuple[str, str]]) -> tuple[tuple[str, str], ...]:
-    return tuple((name, value) for name, value in headers if name.lower() not in HOP_BY_HOP | REWRITTEN)
+    """Those that may be passed on, names in lower case."""
+    lowered = ((name.lower(), value) for name, value in headers)
+    return tuple(pair for pair in lowered if pair[0] not in HOP_BY_HOP | REWRITTEN)
