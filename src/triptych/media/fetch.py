@@ -88,8 +88,10 @@ def read_file(source: FileSource, config: FetchConfig) -> bytes:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
     except OSError as error:
         raise MediaFetchFailed("the file cannot be opened") from error
-    with os.fdopen(descriptor, "rb") as file:
-        return _read_regular(file.fileno(), config.max_source_bytes)
+    try:
+        return _read_regular(descriptor, config.max_source_bytes)
+    finally:
+        os.close(descriptor)
 
 
 def _read_regular(descriptor: int, max_bytes: int) -> bytes:
@@ -99,7 +101,7 @@ def _read_regular(descriptor: int, max_bytes: int) -> bytes:
             raise MediaFetchFailed("the path is not a regular file")
         if status.st_size > max_bytes:
             raise MediaLimitExceeded(f"the file has more than {max_bytes} bytes")
-        with os.fdopen(os.dup(descriptor), "rb") as file:
+        with os.fdopen(descriptor, "rb", closefd=False) as file:
             return file.read(status.st_size)
     except OSError as error:
         raise MediaFetchFailed("the file cannot be read") from error
