@@ -27,9 +27,9 @@ from tests.transport.peers import (
     process_state,
     processes,
 )
-from triptych.config import TransportConfig
 from triptych.errors import ConfigError, DeadlineExceeded, EmbeddingUnavailable, QueueFull
 from triptych.messages import TensorRef
+from triptych.transport.interface import Producer
 from triptych.transport.shm import ShmConsumer, ShmProducer
 
 SOON_SECONDS = 0.2
@@ -335,8 +335,9 @@ def test_other_systems_are_refused_at_construction(monkeypatch: pytest.MonkeyPat
 
 
 def test_fetch_waits_no_longer_than_the_transport_allows() -> None:
-    config: TransportConfig = replace(CONFIG, max_wait_seconds=SOON_SECONDS)
-    producer, consumer = ShmProducer(CONFIG, TOKEN), ShmConsumer(config, TOKEN)
+    config = replace(CONFIG, max_wait_seconds=SOON_SECONDS)
+    producer: Producer = ShmProducer(CONFIG, TOKEN)
+    consumer = ShmConsumer(config, TOKEN)
     ref = producer.reserve("key", "ns", torch.float32, (4,))
 
     with pytest.raises(DeadlineExceeded):

@@ -198,7 +198,10 @@ def dial(address: str, token: bytes, deadline_at: float) -> ShmConnection:
         EmbeddingUnavailable: nobody is there, it is not one of ours, or it hung up.
         DeadlineExceeded: it does not answer.
     """
-    connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    try:
+        connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    except OSError as error:
+        raise EmbeddingUnavailable(f"no socket to reach {address}: {error.strerror}") from error
     try:
         _limit(connection, deadline_at)
         connection.connect("\0" + address)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import selectors
 import socket
 import threading
+import time
 from collections import deque
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -83,6 +85,7 @@ class ShmServer:
         self._pool = pool
         self._clock = clock
         self._closing = False
+        self._listen_at: float | None = None
         self._readers: set[_Reader] = set()
         self._selector = selectors.DefaultSelector()
         self._waker: int | None = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
@@ -113,6 +116,9 @@ class ShmServer:
                 for key, mask in self._selector.select(self._sleep_seconds()):
                     self._on_event(key, mask)
                 self._answer_all()
+                if self._listen_at is not None and time.monotonic() >= self._listen_at:
+                    self._listen_at = None
+                    self._selector.register(self._listener, selectors.EVENT_READ)
         finally:
             # Also when this thread breaks: readers must learn that nobody will answer.
             for reader in list(self._readers):
@@ -144,8 +150,13 @@ class ShmServer:
     def _accept(self) -> None:
         try:
             connection, _ = self._listener.accept()
-        except OSError:  # it hung up before we came, or we are out of descriptors
-            return
+        except OSError as error:
+            if error.errno in (errno.EMFILE, errno.ENFILE):
+                # The listener stays readable, so look away for a while instead of spinning.
+                log.warning("no descriptor left for another reader of shared memory")
+                self._selector.unregister(self._listener)
+                self._listen_at = time.monotonic() + _MAX_SLEEP_SECONDS
+            return  # otherwise it hung up before we came
         if len(self._readers) >= MAX_READERS or not handshake.is_same_user(connection):
             connection.close()
             return
