@@ -7,7 +7,7 @@ from pathlib import Path
 
 from triptych.models import torchvision_cpu
 
-torchvision_cpu.install()
+torchvision_cpu.install()  # before Transformers is imported
 
 import torch  # noqa: E402
 import transformers  # noqa: E402

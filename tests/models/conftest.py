@@ -1,7 +1,17 @@
-"""Torchvision must be importable before any test module imports Transformers."""
+"""Importing `triptych.models` makes torchvision importable before any test module imports Transformers."""
 
 from __future__ import annotations
 
-from triptych.models import torchvision_cpu
+from collections.abc import Callable
+from pathlib import Path
 
-torchvision_cpu.install()
+import pytest
+
+from tests.tiny_models import tiny_checkpoint
+
+
+@pytest.fixture(scope="session")
+def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """The tiny checkpoint of a family, made at its first use. Not to be written to."""
+    directory = tmp_path_factory.mktemp("checkpoints")
+    return lambda family: tiny_checkpoint(family, directory)

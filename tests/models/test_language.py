@@ -21,7 +21,7 @@ from tests.models.reference import (
     metadata_array,
     process,
 )
-from tests.tiny_models import FAMILIES, MODALITIES, tiny_checkpoint
+from tests.tiny_models import FAMILIES, MODALITIES
 from triptych.errors import InvalidHandle, UnsupportedModel
 from triptych.messages import Modality
 from triptych.models.chat import HFChatTokenizer
@@ -49,12 +49,6 @@ def dense_attention(
     assert attention_mask is None
     out = scaled_dot_product_attention(query, key, value, is_causal=True, scale=scaling, enable_gqa=True)
     return out.transpose(1, 2), None
-
-
-@pytest.fixture(scope="module")
-def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
-    directory = tmp_path_factory.mktemp("checkpoints")
-    return lambda family: tiny_checkpoint(family, directory)
 
 
 @pytest.fixture(scope="module")
