@@ -45,7 +45,9 @@ class HFEncoder:
         }
         self._chunk_length = _audio_chunk_length(model)
         with quiet():
-            self._widths = {m: self._measure_width(probe_item(processor, m)) for m in self._features}
+            self._widths: dict[Modality, int] = {
+                m: self._measure_width(probe_item(processor, m)) for m in self._features
+            }
 
     @property
     def namespace(self) -> str:
