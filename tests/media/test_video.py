@@ -134,6 +134,11 @@ def test_damaged_packets_are_not_counted_as_frames(fill: int, count: int) -> Non
         np.testing.assert_allclose(decoded.timestamps_seconds[10:14], [1.0, 1.1, 1.4, 1.5])
 
 
+def test_unknown_codec_is_refused() -> None:
+    with pytest.raises(MediaInvalid, match="codec that is not supported"):
+        decode_video(video(3).replace(b"avc1", b"zzzz"), ALL, CONFIG)
+
+
 def test_mostly_damaged_video_is_refused() -> None:
     whole = video(30, options={"g": "10", "bf": "0"})
     with pytest.raises(MediaInvalid, match="decode error"):

@@ -3,121 +3,44 @@ from __future__ import annotations
 import asyncio
 import base64
 import hashlib
-import threading
-from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
-from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from tests.media.make_audio import sine, sound
 from tests.media.make_image import gradient, noise_jpeg, png, solid_png
-from tests.media.make_server import Server, answer, by_path, serve, until
+from tests.media.make_server import answer, by_path, serve
 from tests.media.make_video import shown_indices, video
-from triptych.config import FetchConfig, MediaConfig
+from tests.stages.preparing import (
+    CONFIG,
+    DEADLINE_SECONDS,
+    GREEN,
+    POLICY,
+    RED,
+    corner,
+    held_sampler,
+    images_of,
+    inline,
+    items_of,
+    preparer,
+    run,
+    videos_of,
+)
 from triptych.errors import (
-    DeadlineExceeded,
     InvalidRequest,
-    MediaFetchFailed,
     MediaInvalid,
     MediaLimitExceeded,
 )
-from triptych.media.fetch import Fetcher
-from triptych.media.pool import DecodePool
-from triptych.media.sample import UniformSampler
 from triptych.media.types import (
     DecodedAudio,
     DecodedImage,
     DecodedVideo,
-    DecodePolicy,
     PreparedItem,
     SkippedItem,
-    VideoInfo,
 )
 from triptych.messages import MediaItem, Modality
-from triptych.stages.prepare import Preparer
 from triptych.telemetry import FETCH, MEDIA_DECODE
-
-CONFIG = MediaConfig(fetch=FetchConfig(allowed_networks=("127.0.0.1/32",), backoff_seconds=0.001))
-POLICY = DecodePolicy(audio_sample_rate_hz=16_000, sample_frames=UniformSampler(4), options_digest="")
-DEADLINE_SECONDS = 20
-RED, GREEN = (255, 0, 0), (0, 255, 0)
-
-
-@dataclass
-class HeldSampler:
-    """Keeps its decoding thread until told to go on; counts how often it was asked."""
-
-    started: threading.Event
-    release: threading.Event
-    num_calls: int = 0
-
-    def __call__(self, info: VideoInfo) -> tuple[int, ...]:
-        self.num_calls += 1
-        self.started.set()
-        assert self.release.wait(DEADLINE_SECONDS)
-        return (0,)
-
-
-def held_sampler() -> HeldSampler:
-    return HeldSampler(threading.Event(), threading.Event())
-
-
-async def loopback(host: str, port: int) -> Sequence[str]:
-    return ["127.0.0.1"]
-
-
-@asynccontextmanager
-async def preparer(config: MediaConfig = CONFIG, num_threads: int = 2) -> AsyncGenerator[Preparer]:
-    fetcher = Fetcher(config.fetch, loopback)
-    pool = DecodePool(num_threads)
-    try:
-        yield Preparer(fetcher, pool, config)
-    finally:
-        await fetcher.close()
-        pool.close()
-
-
-def run(test: Callable[[], Coroutine[None, None, None]]) -> None:
-    """Run a test, bounded, and check that it leaves no task behind."""
-
-    async def bounded() -> None:
-        async with asyncio.timeout(60):
-            await test()
-        await until(lambda: asyncio.all_tasks() == {asyncio.current_task()})
-
-    asyncio.run(bounded())
-
-
-def images_of(*sources: str) -> list[MediaItem]:
-    images: list[tuple[Modality, str]] = [("image", source) for source in sources]
-    return items_of(*images)
-
-
-def videos_of(*sources: str) -> list[MediaItem]:
-    videos: list[tuple[Modality, str]] = [("video", source) for source in sources]
-    return items_of(*videos)
-
-
-def items_of(*sources: tuple[Modality, str]) -> list[MediaItem]:
-    counts: dict[Modality, int] = {}
-    items: list[MediaItem] = []
-    for number, (modality, source) in enumerate(sources):
-        index = counts.get(modality, 0)
-        counts[modality] = index + 1
-        items.append(MediaItem(modality=modality, index=index, source=source, uuid=f"uuid-{number}"))
-    return items
-
-
-def inline(data: bytes) -> str:
-    return "data:;base64," + base64.b64encode(data).decode()
-
-
-def corner(item: PreparedItem | SkippedItem) -> list[int]:
-    assert isinstance(item, PreparedItem)
-    assert isinstance(item.decoded, DecodedImage)
-    return item.decoded.pixels[0, 0].tolist()
 
 
 def test_items_of_all_modalities_are_fetched_together_and_return_in_order() -> None:
@@ -164,31 +87,6 @@ def test_every_prepared_item_says_how_long_it_took() -> None:
             )
         assert [timing.stage for timing in prepared.timings] == [FETCH, MEDIA_DECODE]
         assert all(timing.milliseconds >= 0 for timing in prepared.timings)
-
-    run(test)
-
-
-def test_first_failure_in_request_order_is_raised_when_all_have_settled() -> None:
-    release = asyncio.Event()
-
-    async def respond(path: str, writer: asyncio.StreamWriter) -> None:
-        if path != "/fast404":
-            await release.wait()
-        writer.write(answer(404 if "404" in path else 200, solid_png(RED)))
-        await writer.drain()
-
-    async def test() -> None:
-        async with serve(respond) as server, preparer() as stage:
-            paths = ["/ok1", "/slow404", "/fast404", "/ok2"]
-            items = images_of(*(server.url(path) for path in paths))
-            task = asyncio.create_task(stage.prepare(items, POLICY, DEADLINE_SECONDS))
-            await until(lambda: len(server.paths) == 4 and server.num_open == 3)
-            assert not task.done()
-            release.set()
-            with pytest.raises(MediaFetchFailed, match=r"^image 2: .*HTTP 404") as caught:
-                await task
-            assert caught.value.item == "image 2"
-            await until(lambda: server.num_open == 0)
 
     run(test)
 
@@ -295,110 +193,6 @@ def test_what_the_caller_does_not_want_is_not_decoded() -> None:
 
     run(test)
     assert sorted(asked) == ["image 1", "image 2", "image 3"]
-
-
-def test_cancel_during_fetch_closes_connections_and_starts_nothing_more() -> None:
-    async def silent(path: str, writer: asyncio.StreamWriter) -> None:
-        await asyncio.Event().wait()
-
-    async def test() -> None:
-        config = replace(CONFIG, fetch=replace(CONFIG.fetch, max_concurrent=2))
-        async with serve(silent) as server, preparer(config) as stage:
-            items = images_of(*(server.url(f"/{i}") for i in range(5)))
-            task = asyncio.create_task(stage.prepare(items, POLICY, DEADLINE_SECONDS))
-            await until(lambda: len(server.paths) == 2)
-            task.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await task
-            await until(lambda: server.num_open == 0)
-            assert len(server.paths) == 2
-
-    run(test)
-
-
-def test_cancel_during_decode_waits_for_the_running_and_drops_the_waiting() -> None:
-    sampler = held_sampler()
-
-    async def test() -> None:
-        async with preparer(num_threads=1) as stage:
-            items = videos_of(*(inline(video(3 + n)) for n in range(3)))
-            policy = replace(POLICY, sample_frames=sampler)
-            task = asyncio.create_task(stage.prepare(items, policy, DEADLINE_SECONDS))
-            await until(sampler.started.is_set)
-            task.cancel()
-            for _ in range(5):
-                await asyncio.sleep(0)
-            assert not task.done()
-            sampler.release.set()
-            with pytest.raises(asyncio.CancelledError):
-                await task
-        assert sampler.num_calls == 1
-
-    run(test)
-
-
-def test_cancelled_request_leaves_another_with_the_same_source_alone() -> None:
-    release = asyncio.Event()
-
-    async def held(path: str, writer: asyncio.StreamWriter) -> None:
-        await release.wait()
-        writer.write(answer(200, solid_png(RED)))
-        await writer.drain()
-
-    async def test() -> None:
-        async with serve(held) as server, preparer() as stage:
-            items = items_of(("image", server.url("/x")))
-            leaver, stayer = (
-                asyncio.create_task(stage.prepare(items, POLICY, DEADLINE_SECONDS)) for _ in range(2)
-            )
-            await until(lambda: len(server.paths) == 1)
-            leaver.cancel()
-            release.set()
-            assert corner((await stayer)[0]) == list(RED)
-            assert server.paths == ["/x"]
-            with pytest.raises(asyncio.CancelledError):
-                await leaver
-
-    run(test)
-
-
-def test_event_loop_runs_on_while_every_thread_decodes() -> None:
-    sampler = held_sampler()
-
-    async def test() -> None:
-        async with preparer() as stage:
-            items = videos_of(*(inline(video(3 + n)) for n in range(4)))
-            policy = replace(POLICY, sample_frames=sampler)
-            task = asyncio.create_task(stage.prepare(items, policy, DEADLINE_SECONDS))
-            await until(sampler.started.is_set)
-            async with serve(by_path({"/health": answer(200, b"ok")})) as server:  # the loop still serves
-                assert await _get(server) == 200
-            sampler.release.set()
-            assert len(await task) == 4
-
-    run(test)
-
-
-async def _get(server: Server) -> int:
-    fetcher = Fetcher(CONFIG.fetch, loopback)
-    try:
-        return 200 if await fetcher.fetch(server.url("/health"), 5) == b"ok" else 0
-    finally:
-        await fetcher.close()
-
-
-def test_deadline_ends_the_request_and_its_connections() -> None:
-    async def silent(path: str, writer: asyncio.StreamWriter) -> None:
-        await asyncio.Event().wait()
-
-    async def test() -> None:
-        async with serve(silent) as server, preparer() as stage:
-            items = items_of(("image", server.url("/x")), ("image", inline(solid_png(RED))))
-            with pytest.raises(DeadlineExceeded):
-                await stage.prepare(items, POLICY, 0.2)
-            await until(lambda: server.num_open == 0)
-
-    run(test)
 
 
 def test_too_many_items_are_refused() -> None:

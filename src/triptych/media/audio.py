@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from triptych.config import DecodeConfig
 from triptych.errors import MediaInvalid, MediaLimitExceeded
-from triptych.media.container import open_container
+from triptych.media.container import check_codec, open_container
 from triptych.media.types import DecodedAudio
 
 _SAMPLE_BYTES: Final = 4
@@ -39,6 +39,7 @@ def decode_audio(data: bytes, target_rate_hz: int, config: DecodeConfig) -> Deco
         stream = container.streams.best("audio")
         if not isinstance(stream, AudioStream):
             raise MediaInvalid("no audio stream")
+        check_codec(stream)
         if (container.duration or 0) > config.max_audio_seconds * _DURATION_UNIT:
             raise _too_long(config)
         samples, rate_hz = _mono_samples(container, stream, config)

@@ -8,8 +8,10 @@ from contextlib import contextmanager
 from typing import Final
 
 import av
+from av.codec.context import CodecContext
 from av.container import InputContainer
 from av.error import FFmpegError
+from av.stream import Stream
 
 from triptych.errors import MediaInvalid
 
@@ -34,3 +36,13 @@ def open_container(data: bytes) -> Generator[InputContainer]:
             yield container
     except FFmpegError as error:
         raise MediaInvalid("invalid data: the file is damaged, truncated or of an unknown format") from error
+
+
+def check_codec(stream: Stream) -> None:
+    """
+    Raises:
+        MediaInvalid: there is no decoder for the stream.
+    """
+    # The type denies it, but a stream without a decoder has no context.
+    if not isinstance(stream.codec_context, CodecContext):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise MediaInvalid(f"the {stream.type} has a codec that is not supported")

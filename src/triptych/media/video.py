@@ -7,18 +7,17 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
-import numpy as np
 from av.container import InputContainer
 from av.error import FFmpegError
 from av.packet import Packet
 from av.stream import Disposition
 from av.video.frame import VideoFrame
 from av.video.stream import VideoStream
-from numpy.typing import NDArray
 
 from triptych.config import DecodeConfig
 from triptych.errors import InternalError, MediaInvalid, MediaLimitExceeded
-from triptych.media.container import open_container
+from triptych.media.canvas import Canvas, upright_size
+from triptych.media.container import check_codec, open_container
 from triptych.media.frame_table import FrameTable, PacketFacts, Run, Timeline, frame_table
 from triptych.media.types import DecodedVideo, FrameSampler, VideoInfo
 
@@ -57,22 +56,6 @@ class _Survey:
     width: int
 
 
-class _Canvas:
-    """Takes converted frames to all places that want them. [len(places), height, width, 3] uint8."""
-
-    def __init__(self, info: VideoInfo, places: Sequence[int]) -> None:
-        self.frames: NDArray[np.uint8] = np.empty((len(places), info.height, info.width, 3), np.uint8)
-        self._places = np.asarray(places)
-
-    def put(self, place: int, frame: VideoFrame) -> None:
-        height, width = self.frames.shape[1:3]
-        if _quarter_turns(frame) % 2:
-            height, width = width, height
-        # A stream may change its size midway: later frames are scaled to the first one's.
-        pixels = frame.reformat(width=width, height=height, format="rgb24", threads=1).to_ndarray()
-        self.frames[self._places == place] = np.rot90(pixels, _quarter_turns(frame))
-
-
 def _survey(data: bytes, config: DecodeConfig) -> _Survey:
     packets: list[PacketFacts] = []
     first: VideoFrame | None = None
@@ -86,9 +69,7 @@ def _survey(data: bytes, config: DecodeConfig) -> _Survey:
         table = frame_table(packets, stream.time_base or Fraction(1), _announced_rate(stream))
     if first is None:
         raise MediaInvalid("decode error: no frame of the video can be decoded")
-    height, width = first.height, first.width
-    if _quarter_turns(first) % 2:
-        height, width = width, height
+    height, width = upright_size(first)
     return _Survey(table, len(packets), height, width)
 
 
@@ -98,7 +79,7 @@ def _decode_by_table(
     """None: the frames that come out are not those that the packets announce."""
     info = table.timeline.info(survey.height, survey.width)
     indices = _sample(sampler, info, config)
-    canvas = _Canvas(info, [table.timeline.pts[i] for i in indices])
+    canvas = Canvas(info.height, info.width, [table.timeline.pts[i] for i in indices])
     runs = table.plan(indices)
     is_complete = _decode_runs(data, runs, canvas, config)
     if not is_complete and len(runs) > 1:  # a demuxer that cannot seek exactly
@@ -106,7 +87,7 @@ def _decode_by_table(
     return _decoded(canvas, indices, table.timeline, info) if is_complete else None
 
 
-def _decode_runs(data: bytes, runs: Sequence[Run], canvas: _Canvas, config: DecodeConfig) -> bool:
+def _decode_runs(data: bytes, runs: Sequence[Run], canvas: Canvas, config: DecodeConfig) -> bool:
     with open_container(data) as container:
         stream = _video_stream(container, config)
         if sum(run.num_frames for run in runs) >= _THREADED_FROM_FRAMES:
@@ -123,7 +104,7 @@ def _decode_runs(data: bytes, runs: Sequence[Run], canvas: _Canvas, config: Deco
     return True
 
 
-def _decode_run(packets: Iterable[Packet[VideoStream]], run: Run, canvas: _Canvas) -> bool:
+def _decode_run(packets: Iterable[Packet[VideoStream]], run: Run, canvas: Canvas) -> bool:
     num_shown = 0
     for packet in packets:
         for frame in packet.decode():
@@ -147,7 +128,7 @@ def _decode_by_counting(
     num_lost = max(num_damaged, survey.num_packets - len(timeline.pts)) if num_damaged else 0
     info = timeline.info(survey.height, survey.width, num_lost)
     indices = _sample(sampler, info, config)
-    canvas = _Canvas(info, indices)
+    canvas = Canvas(info.height, info.width, indices)
     wanted = frozenset(indices)
     with open_container(data) as container:
         stream = _video_stream(container, config)
@@ -204,6 +185,7 @@ def _video_stream(container: InputContainer, config: DecodeConfig) -> VideoStrea
     stream = best if isinstance(best, VideoStream) and best in streams else next(iter(streams), None)
     if stream is None:
         raise MediaInvalid("no video stream")
+    check_codec(stream)
     if (num_pixels := stream.width * stream.height) > config.max_video_pixels:
         raise MediaLimitExceeded(
             f"the video's {num_pixels} pixels a frame exceed the maximum of {config.max_video_pixels}"
@@ -215,11 +197,6 @@ def _video_stream(container: InputContainer, config: DecodeConfig) -> VideoStrea
 
 def _announced_rate(stream: VideoStream) -> Fraction | None:
     return stream.average_rate or stream.guessed_rate or None
-
-
-def _quarter_turns(frame: VideoFrame) -> int:
-    """Counter-clockwise, as `np.rot90` counts; the display matrix may hold any angle."""
-    return round(frame.rotation / 90)
 
 
 def _sample(sampler: FrameSampler, info: VideoInfo, config: DecodeConfig) -> tuple[int, ...]:
@@ -239,5 +216,5 @@ def _sample(sampler: FrameSampler, info: VideoInfo, config: DecodeConfig) -> tup
     return indices
 
 
-def _decoded(canvas: _Canvas, indices: tuple[int, ...], timeline: Timeline, info: VideoInfo) -> DecodedVideo:
+def _decoded(canvas: Canvas, indices: tuple[int, ...], timeline: Timeline, info: VideoInfo) -> DecodedVideo:
     return DecodedVideo(canvas.frames, indices, tuple(timeline.seconds(i) for i in indices), info)
