@@ -211,21 +211,21 @@ def _child(kind: str, listener_fd: int) -> None:
         if kind == "router":
             from triptych.launch.router import run_router
 
-            spec = read_spec(RouterConfig, sys.stdin.buffer)
-            stop_with_parent(sys.stdin.buffer)
+            spec = read_spec(RouterConfig)
+            stop_with_parent()
             run_router(spec, sock)
         elif kind == "worker":
             from triptych.launch.worker import run_worker
 
-            config = read_spec(WorkerConfig, sys.stdin.buffer)
-            stop_with_parent(sys.stdin.buffer)
+            config = read_spec(WorkerConfig)
+            stop_with_parent()
             run_worker(config, sock)
         elif kind == "engine":
             from triptych.launch.engine import run_engine
             from triptych.launch.engine_spec import EngineSpec
 
-            engine = read_spec(EngineSpec, sys.stdin.buffer)
-            stop_with_parent(sys.stdin.buffer)
+            engine = read_spec(EngineSpec)
+            stop_with_parent()
             run_engine(engine, sock)
         else:
             raise ConfigError(f"unknown kind of child: {kind}")

@@ -63,4 +63,4 @@ def _preparer(config: WorkerConfig, stack: AsyncExitStack) -> Preparer:
     stack.push_async_callback(fetcher.close)
     pool = DecodePool(config.media.decode.num_threads)
     stack.callback(pool.close)
-    return Preparer(config.media, fetcher, pool)
+    return Preparer(fetcher, pool, config.media)

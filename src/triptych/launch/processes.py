@@ -14,9 +14,11 @@ import sys
 import threading
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Literal, TypeVar
+from typing import Literal, TypeVar
 
 import msgspec
+
+from triptych.errors import ConfigError
 
 ChildKind = Literal["worker", "router", "engine"]
 Spec = TypeVar("Spec")
@@ -76,22 +78,34 @@ def spawn(name: str, kind: ChildKind, spec: object, sock: socket.socket) -> Chil
     return child
 
 
-def read_spec(spec_type: type[Spec], stream: IO[bytes]) -> Spec:
-    """The child's side of `spawn`."""
-    length = int.from_bytes(stream.read(_LENGTH_BYTES), "big")
-    return msgspec.msgpack.decode(stream.read(length), type=spec_type, dec_hook=_decode_path)
+def read_spec(spec_type: type[Spec], pipe: int = 0) -> Spec:
+    """The child's side of `spawn`: the frame on descriptor `pipe`."""
+    length = int.from_bytes(_read_exactly(pipe, _LENGTH_BYTES), "big")
+    return msgspec.msgpack.decode(_read_exactly(pipe, length), type=spec_type, dec_hook=_decode_path)
 
 
-def stop_with_parent(stream: IO[bytes]) -> None:
-    """From now on: when `stream` ends, this process gets SIGTERM, and is gone for sure a while later."""
+def stop_with_parent(pipe: int = 0) -> None:
+    """From now on: when `pipe` ends, this process gets SIGTERM, and is gone for sure a while later."""
 
     def watch() -> None:
-        stream.read()
+        # The bare descriptor: a daemon thread that holds a buffered stream's lock aborts the interpreter's exit.
+        while os.read(pipe, 1):
+            pass
         os.kill(os.getpid(), signal.SIGTERM)
         threading.Event().wait(_ORPHAN_GRACE_SECONDS)
         os._exit(1)
 
     threading.Thread(target=watch, name="parent-watch", daemon=True).start()
+
+
+def _read_exactly(pipe: int, size: int) -> bytes:
+    data = b""
+    while len(data) < size:
+        piece = os.read(pipe, size - len(data))
+        if not piece:
+            raise ConfigError("the parent went away before it said what to do")
+        data += piece
+    return data
 
 
 def listen(host: str, port: int) -> socket.socket:
