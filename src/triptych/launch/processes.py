@@ -88,7 +88,7 @@ def stop_with_parent(pipe: int = 0) -> None:
     """From now on: when `pipe` ends, this process gets SIGTERM, and is gone for sure a while later."""
 
     def watch() -> None:
-        # The bare descriptor: a daemon thread that holds a buffered stream's lock aborts the interpreter's exit.
+        # The bare descriptor: a buffered stream's lock in a daemon thread aborts the interpreter's exit.
         while os.read(pipe, 1):
             pass
         os.kill(os.getpid(), signal.SIGTERM)

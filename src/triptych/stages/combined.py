@@ -7,11 +7,11 @@ from contextlib import aclosing
 
 import msgspec
 
-from triptych import telemetry
 from triptych.errors import InvalidRequest
 from triptych.messages import ChatEvent, ChatRequest, EmbeddingRef, StageTiming
 from triptych.stages.encode import EncodeStage, Encoding
 from triptych.stages.prefill_decode import PrefillDecodeStage
+from triptych.stages.timings import merged
 
 
 class CombinedStage:
@@ -33,7 +33,7 @@ class CombinedStage:
             return
         encodings = await self._encode.encode_items(request) if request.items else ()
         try:
-            timed = msgspec.structs.replace(request, item_timings=item_timings(encodings))
+            timed = msgspec.structs.replace(request, item_timings=_timings(encodings))
             async with aclosing(
                 self._language.generate(timed, _refs(encodings, len(request.items)))
             ) as events:
@@ -48,15 +48,5 @@ def _refs(encodings: Sequence[Encoding], num_items: int) -> list[EmbeddingRef]:
     return [by_index[index] for index in range(num_items)]
 
 
-def item_timings(encodings: Sequence[Encoding]) -> tuple[StageTiming, ...]:
-    """Fetching and decoding of all items overlap, so the longest counts; processing is summed."""
-    longest: dict[str, float] = {}
-    process_ms = 0.0
-    for timing in (timing for encoding in encodings for timing in encoding.timings):
-        if timing.stage == telemetry.PROCESS:
-            process_ms += timing.milliseconds
-        else:
-            longest[timing.stage] = max(longest.get(timing.stage, 0.0), timing.milliseconds)
-    if process_ms:
-        longest[telemetry.PROCESS] = process_ms
-    return tuple(StageTiming(stage=stage, milliseconds=value) for stage, value in longest.items())
+def _timings(encodings: Sequence[Encoding]) -> tuple[StageTiming, ...]:
+    return merged(timing for encoding in encodings for timing in encoding.timings)

@@ -231,7 +231,9 @@ class EncodeStage:
 
     def _reserve(self, group: _Group, width: int, num_tokens: int, metadata: Metadata) -> EmbeddingRef:
         encoder = self._parts.encoder
-        tensor = self._parts.producer.reserve(group.key, encoder.namespace, encoder.dtype, (num_tokens, width))
+        tensor = self._parts.producer.reserve(
+            group.key, encoder.namespace, encoder.dtype, (num_tokens, width)
+        )
         return EmbeddingRef(
             key=group.key,
             modality=group.first.item.modality,

@@ -8,7 +8,6 @@ from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from typing import Protocol
 
-from triptych import telemetry
 from triptych.embeddings.handle import HandleSigner, same_metadata
 from triptych.errors import InvalidHandle, InvalidRequest, PromptTooLong, TriptychError
 from triptych.language.text import TextStream
@@ -27,6 +26,7 @@ from triptych.messages import (
     TokenText,
 )
 from triptych.models.interface import ChatTokenizer, Prompt
+from triptych.stages.timings import merged
 from triptych.telemetry import Metrics
 
 
@@ -153,7 +153,7 @@ class _Reply:
             finish_reason=self.finish_reason,
             num_prompt_tokens=self._num_prompt_tokens,
             num_output_tokens=self._num_output_tokens,
-            timings=_summed(self._timings),
+            timings=merged(self._timings),
         )
 
     def _token_text(self, event: TokenEvent) -> TokenText:
@@ -173,14 +173,4 @@ def _prompt_items(
     return tuple(
         PromptItem(name=items[placed.item_index].name, ref=refs[placed.item_index], runs=placed.runs)
         for placed in prompt.items
-    )
-
-
-def _summed(timings: tuple[StageTiming, ...]) -> tuple[StageTiming, ...]:
-    """One entry a stage, in the order in which a request meets them."""
-    totals: dict[str, float] = {}
-    for timing in timings:
-        totals[timing.stage] = totals.get(timing.stage, 0.0) + timing.milliseconds
-    return tuple(
-        StageTiming(stage=stage, milliseconds=totals[stage]) for stage in telemetry.STAGES if stage in totals
     )

@@ -1,0 +1,21 @@
+"""Many timings of one request → one a stage."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from triptych.messages import StageTiming
+from triptych.telemetry import ENCODE, FETCH, MEDIA_DECODE, STAGES
+
+TOGETHER = frozenset((FETCH, MEDIA_DECODE, ENCODE))
+"""Stages in which a request's items run side by side: the longest counts. In the others they add up."""
+
+
+def merged(timings: Iterable[StageTiming]) -> tuple[StageTiming, ...]:
+    """One entry a stage, in the order in which a request meets them."""
+    totals: dict[str, float] = {}
+    for timing in timings:
+        before = totals.get(timing.stage, 0.0)
+        both = max(before, timing.milliseconds) if timing.stage in TOGETHER else before + timing.milliseconds
+        totals[timing.stage] = both
+    return tuple(StageTiming(stage=stage, milliseconds=totals[stage]) for stage in STAGES if stage in totals)
