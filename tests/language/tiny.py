@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from typing import cast
 
 import torch
 
 from triptych.config import LanguageConfig
 from triptych.kv.layout import KvShape
 from triptych.language.attention import PAGED_ATTENTION, register_paged_attention
-from triptych.language.engine import Engine
+from triptych.language.engine import Clock, Engine
 from triptych.messages import (
-    EmbeddingRef,
     Failed,
     GenerateRequest,
     Metadata,
@@ -54,15 +54,17 @@ def qwen3(num_layers: int = 2, hidden: int = HIDDEN, vocab: int = VOCAB, seed: i
 
 
 class TinyLanguageModel:
-    """Implements `LanguageModel`. `broken` makes forwards raise; `poison` makes one token's state nan."""
+    """Implements `LanguageModel`. `broken` makes the next forward raise."""
 
     max_context_tokens = 4096
-    eos_token_ids = (EOS,)
+    eos_token_ids: tuple[int, ...] = (EOS,)
 
     def __init__(self, model: Qwen3ForCausalLM) -> None:
         self._model = model
         model.set_attn_implementation(PAGED_ATTENTION)
         config = model.config
+        assert config.num_key_value_heads
+        assert config.head_dim
         self.vocab_size = int(config.vocab_size)
         self.kv_shape = KvShape(
             num_layers=int(config.num_hidden_layers),
@@ -83,6 +85,7 @@ class TinyLanguageModel:
 
     def forward(self, batch: ForwardBatch) -> torch.Tensor:
         if self.broken:
+            self.broken = False
             raise RuntimeError("the accelerator fell over")
         self.batch_sizes.append(len(batch.token_ids))
         embeds = self._model.get_input_embeddings()(batch.token_ids)
@@ -120,6 +123,7 @@ def new_engine(
     max_context_tokens: int = 4096,
     max_embedding_bytes: int = 1 << 20,
     num_fetch_threads: int = 4,
+    clock: Clock = time.monotonic,
 ) -> Engine:
     config = LanguageConfig(
         max_context_tokens=max_context_tokens,
@@ -131,7 +135,7 @@ def new_engine(
         max_embedding_bytes=max_embedding_bytes,
         num_fetch_threads=num_fetch_threads,
     )
-    return Engine(model, config, consumer or NoEmbeddings())
+    return Engine(model, config, consumer or NoEmbeddings(), clock=clock)
 
 
 def prompt(length: int, seed: int) -> tuple[int, ...]:
@@ -161,26 +165,6 @@ def greedy(max_tokens: int, *, ignore_eos: bool = True) -> SamplingParams:
     return SamplingParams(max_tokens=max_tokens, temperature=0, ignore_eos=ignore_eos)
 
 
-def image(lease_id: str, num_tokens: int, offset: int, *, width: int = HIDDEN) -> PromptItem:
-    """An item whose rows fill the prompt from `offset` on."""
-    tensor = TensorRef(
-        key=f"key-{lease_id}",
-        namespace="tiny",
-        dtype="float32",
-        shape=(num_tokens, width),
-        size_bytes=num_tokens * width * 4,
-        transport="test",
-        address="test",
-        lease_id=lease_id,
-        incarnation="1",
-        generation=0,
-    )
-    ref = EmbeddingRef(
-        key=tensor.key, modality="image", num_tokens=num_tokens, width=width, metadata=(), tensor=tensor
-    )
-    return PromptItem(name="image 1", ref=ref, runs=((offset, num_tokens),))
-
-
 def run(engine: Engine, max_steps: int = 2000) -> dict[str, list[TokenEvent | Failed]]:
     """Step until nothing is left; events by request."""
     events: dict[str, list[TokenEvent | Failed]] = {}
@@ -208,11 +192,19 @@ def tokens(events: Sequence[TokenEvent | Failed]) -> list[int]:
     return found
 
 
-def reference(model: Qwen3ForCausalLM, token_ids: Sequence[int], max_tokens: int) -> list[int]:
-    """What Transformers generates greedily, ends ignored. `model` is not set to paged attention."""
+def reference(
+    model: Qwen3ForCausalLM, token_ids: Sequence[int], max_tokens: int, embeds: torch.Tensor | None = None
+) -> list[int]:
+    """What Transformers generates greedily, ends ignored. `model` is not set to paged attention.
+
+    `embeds` [num_prompt, hidden] stand for the prompt if given.
+    """
     ids = torch.tensor([list(token_ids)])
-    output = model.generate(
-        ids,
+    given = {"inputs": ids} if embeds is None else {"inputs_embeds": embeds[None]}
+    # Qwen3's class does not match the stub's protocol of what can generate.
+    generate = cast("Callable[..., object]", getattr(model, "generate"))  # noqa: B009
+    output = generate(
+        **given,
         attention_mask=torch.ones_like(ids),
         max_new_tokens=max_tokens,
         do_sample=False,
@@ -220,10 +212,4 @@ def reference(model: Qwen3ForCausalLM, token_ids: Sequence[int], max_tokens: int
         pad_token_id=0,
     )
     assert isinstance(output, torch.Tensor)
-    return output[0, len(token_ids) :].tolist()
-
-
-def wait_until(deadline: float) -> None:
-    """Until a monotonic time has passed."""
-    while time.monotonic() < deadline:
-        time.sleep(0.001)
+    return output[0, len(token_ids) if embeds is None else 0 :].tolist()

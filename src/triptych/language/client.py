@@ -6,6 +6,7 @@ import asyncio
 import socket
 import time
 from collections.abc import AsyncGenerator, Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
@@ -117,6 +118,10 @@ class EngineClient:
 
     def close(self) -> None:
         """Close the link: the engine stops. Can be called twice."""
+        if self._sock.fileno() >= 0:
+            # At once, not in the loop's next turn: the caller may wait for the process without yielding.
+            with suppress(OSError):
+                self._sock.shutdown(socket.SHUT_RDWR)
         if self._transport is None:
             self._sock.close()
         else:

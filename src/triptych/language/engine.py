@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections.abc import Callable
 from collections.abc import Sequence as Several
 
 import numpy as np
@@ -40,6 +41,8 @@ from triptych.messages import (
 from triptych.models.interface import LanguageModel
 from triptych.transport.interface import Consumer
 
+Clock = Callable[[], float]
+"""Seconds, monotonic."""
 PositionItem = tuple[Modality, Metadata, tuple[tuple[int, int], ...]]
 
 logger = logging.getLogger(__name__)
@@ -58,8 +61,10 @@ class Engine:
         config: LanguageConfig,
         consumer: Consumer,
         device: torch.device | None = None,
+        clock: Clock = time.monotonic,
     ) -> None:
         device = device or torch.device("cpu")
+        self._clock = clock
         self.layout = KvLayout.within(config.kv_pool_bytes, config.kv_page_tokens, model.kv_shape)
         self.max_context_tokens = min(
             config.max_context_tokens, model.max_context_tokens, self.layout.num_tokens
@@ -69,7 +74,9 @@ class Engine:
         self._pool = PagePool(self.layout, device)
         self._runner = Runner(model, self._pool, device)
         self._scheduler = Scheduler(self._pool, config.max_batch_tokens, config.max_running)
-        self._fetcher = EmbeddingFetcher(consumer, config.num_fetch_threads, config.max_embedding_bytes)
+        self._fetcher = EmbeddingFetcher(
+            consumer, config.num_fetch_threads, config.max_embedding_bytes, clock
+        )
         self._fetching: dict[str, GenerateRequest] = {}
         self._sequences: dict[str, Sequence] = {}
         self._deadlines: dict[str, float] = {}
@@ -117,7 +124,7 @@ class Engine:
         except TriptychError:
             self._fetcher.release(request.items)
             raise
-        deadline = time.monotonic() + request.deadline_ms / 1000
+        deadline = self._clock() + request.deadline_ms / 1000
         if request.items:
             self._fetcher.submit(request.request_id, request.items, deadline)
             self._fetching[request.request_id] = request
@@ -202,12 +209,12 @@ class Engine:
             max_tokens=len(request.token_ids) + min(room, sampling.max_tokens or room),
             table=PageTable(self._pool),
             generator=new_generator(sampling),
-            ready_at=time.monotonic(),
+            ready_at=self._clock(),
             timings=loaded.timings,
         )
 
     def _expire(self) -> list[Failed]:
-        now = time.monotonic()
+        now = self._clock()
         expired = [request_id for request_id, deadline in self._deadlines.items() if deadline <= now]
         return [
             self._fail(request_id, DeadlineExceeded("the request's deadline passed"))
@@ -229,7 +236,7 @@ class Engine:
         return failed
 
     def _run(self, chunks: Several[Chunk]) -> list[TokenEvent | Failed]:
-        now = time.monotonic()
+        now = self._clock()
         for chunk in chunks:
             if chunk.sequence.started_at is None:
                 chunk.sequence.started_at = now
@@ -239,7 +246,7 @@ class Engine:
         except Exception as error:  # the engine's loop outlives any batch
             logger.exception("a batch of %d sequences failed", len(chunks))
             return [self._fail(chunk.sequence.request.request_id, _internal(error)) for chunk in chunks]
-        now = time.monotonic()
+        now = self._clock()
         return [self._accept(sequence, token, now) for sequence, token in zip(due, sampled, strict=True)]
 
     def _accept(self, sequence: Sequence, sampled: Sampled | None, now: float) -> TokenEvent | Failed:

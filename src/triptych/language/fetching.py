@@ -10,7 +10,7 @@ import queue
 import threading
 import time
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 
@@ -27,6 +27,9 @@ from triptych.errors import (
 from triptych.messages import PromptItem, StageTiming, TensorRef
 from triptych.telemetry import TRANSFER
 from triptych.transport.interface import Consumer, Fetched
+
+Clock = Callable[[], float]
+"""Seconds, monotonic."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +84,10 @@ class EmbeddingFetcher:
     `arrived` is set whenever `collect` has something new. A job's bytes count from its start until `forget`.
     """
 
-    def __init__(self, consumer: Consumer, num_threads: int, max_bytes: int) -> None:
+    def __init__(
+        self, consumer: Consumer, num_threads: int, max_bytes: int, clock: Clock = time.monotonic
+    ) -> None:
+        self.clock = clock
         self.arrived = threading.Event()
         self._consumer = consumer
         self._max_bytes = max_bytes
@@ -104,7 +110,7 @@ class EmbeddingFetcher:
             PromptTooLong: they exceed `max_bytes` on their own. The references are released.
         """
         refs = {item.ref.tensor.lease_id: item.ref.tensor for item in items}
-        job = _Job(request_id, refs, deadline, submitted_at=time.monotonic())
+        job = _Job(request_id, refs, deadline, submitted_at=self.clock())
         if job.size_bytes > self._max_bytes:
             self._release_all(job)
             raise PromptTooLong(
@@ -156,6 +162,7 @@ class EmbeddingFetcher:
         self._release_thread.shutdown(wait=True)
         self._consumer.close()
         self._threads.shutdown(wait=True, cancel_futures=True)
+        self.collect()
 
     def _start_waiting(self) -> None:
         while self._waiting and self._held_bytes + self._waiting[0].size_bytes <= self._max_bytes:
@@ -175,7 +182,7 @@ class EmbeddingFetcher:
     def _fetch(self, job: _Job, ref: TensorRef) -> Fetched:
         """On a fetch thread."""
         try:
-            remaining = job.deadline - time.monotonic()
+            remaining = job.deadline - self.clock()
             if job.ended or remaining <= 0:
                 raise DeadlineExceeded("the request ended before its embeddings were fetched")
             fetched = self._consumer.fetch(ref, remaining)
@@ -200,7 +207,7 @@ class EmbeddingFetcher:
         job.waited_seconds = max(job.waited_seconds, fetched.waited_seconds)
         if job.in_flight > 0:
             return []
-        seconds = max(0.0, time.monotonic() - job.submitted_at - job.waited_seconds)
+        seconds = max(0.0, self.clock() - job.submitted_at - job.waited_seconds)
         transfer = StageTiming(stage=TRANSFER, milliseconds=seconds * 1000)
         return [Loaded(job.request_id, job.tensors, (*job.producer_timings, transfer))]
 

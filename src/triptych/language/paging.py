@@ -68,7 +68,7 @@ def _decode_group(
     num_keys = int(past.max()) + 1
     pages = np.empty((len(chunks), pool.layout.pages_for(num_keys)), dtype=np.int64)
     for row, chunk in zip(pages, chunks, strict=True):
-        held = chunk.sequence.table.pages
+        held = chunk.sequence.table.pages[: len(row)]
         # Padded with its own page: masked scores of a foreign page that holds nan would still be nan.
         row[: len(held)] = held
         row[len(held) :] = held[-1]
