@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import base64
+import random
 
 import pytest
 from hypothesis import given
@@ -51,6 +52,23 @@ def test_data_urls_without_base64_are_percent_decoded(body: str, expected: bytes
 def test_base64_wrapped_in_lines_is_read() -> None:
     wrapped = base64.encodebytes(PAYLOAD).decode().replace("\n", "\r\n")
     assert data_of(f"data:image/png;base64,\n{wrapped}\n") == PAYLOAD
+
+
+@pytest.mark.parametrize("size", [0, 1, 2, 3, 4, 5, 196_607, 196_608, 196_609, 500_000])
+@pytest.mark.parametrize("line", [None, 76, 77])
+def test_base64_of_every_size_is_read(size: int, line: int | None) -> None:
+    payload = random.Random(size).randbytes(size)
+    encoded = base64.b64encode(payload).decode()
+    if line is not None:
+        encoded = "\n".join(encoded[start : start + line] for start in range(0, len(encoded), line))
+    assert data_of(f"data:;base64,{encoded}") == payload
+
+
+@pytest.mark.parametrize("place", [262_144, 262_141, 300_000, 524_288])
+def test_padding_within_long_base64_is_refused(place: int) -> None:
+    body = "A" * (place - 2) + "==" + "A" * 300_000
+    with pytest.raises(MediaSourceRefused, match="base64"):
+        data_of(f"data:;base64,{body}")
 
 
 @given(st.binary(max_size=100))

@@ -13,14 +13,14 @@ from triptych.errors import DeadlineExceeded, MediaFetchFailed, MediaLimitExceed
 from triptych.media.address import Lookup
 from triptych.media.download import Downloader, system_lookup
 from triptych.media.flight import SingleFlight
-from triptych.media.source import DataSource, FileSource, HttpSource, decode_data, parse_source
+from triptych.media.source import DataSource, FileSource, HttpSource, decode_data, is_data_url, parse_source
 
 _INLINE_CHARACTERS = 64 * 1024
-"""A data URL up to this is decoded at once; a thread would cost more."""
+"""A data URL up to this is read at once; a thread would cost more."""
 
 
 class Fetcher:
-    """Fetches sources, each once at a time: who asks for one under way waits for the same bytes.
+    """Fetches sources. Files and URLs once at a time: who asks for one under way waits for the same bytes.
 
     One event loop. `lookup` resolves host names; what it yields is checked like any address.
     """
@@ -29,6 +29,8 @@ class Fetcher:
         self._config = config
         self._downloader = Downloader(config, lookup)
         self._flights: SingleFlight[bytes] = SingleFlight()
+        # One large data URL at a time: reading it holds the interpreter lock, which the event loop needs too.
+        self._reading = asyncio.Lock()
 
     async def fetch(self, source: str, deadline_seconds: float) -> bytes:
         """The bytes of `source`. Cancelling one waiter leaves the others theirs; the last one ends the fetch.
@@ -42,6 +44,8 @@ class Fetcher:
         """
         try:
             async with asyncio.timeout(deadline_seconds):
+                if is_data_url(source):
+                    return await self._read_data(source)
                 return await self._flights.run(source, lambda: self._fetch(source))
         except TimeoutError as error:
             raise DeadlineExceeded("the deadline passed while media was being fetched") from error
@@ -51,19 +55,35 @@ class Fetcher:
         await self._flights.close()
         await self._downloader.close()
 
+    async def _read_data(self, source: str) -> bytes:
+        if len(source) <= _INLINE_CHARACTERS:
+            return read_local(source, self._config)
+        async with self._reading:
+            return await asyncio.to_thread(read_local, source, self._config)
+
     async def _fetch(self, source: str) -> bytes:
         parsed = parse_source(source)
-        match parsed:
-            case DataSource():
-                if len(parsed.body) <= _INLINE_CHARACTERS:
-                    return decode_data(parsed, self._config.max_source_bytes)
-                return await asyncio.to_thread(decode_data, parsed, self._config.max_source_bytes)
-            case FileSource():
-                return await asyncio.to_thread(read_file, parsed, self._config)
-            case HttpSource():
-                return await self._downloader.download(parsed.url)
-            case _:
-                assert_never(parsed)
+        if isinstance(parsed, HttpSource):
+            return await self._downloader.download(parsed.url)
+        return await asyncio.to_thread(read_local, source, self._config)
+
+
+def read_local(source: str, config: FetchConfig) -> bytes:
+    """The bytes of a data or file URL. Blocks.
+
+    Raises:
+        MediaSourceRefused, MediaFetchFailed, MediaLimitExceeded: as `Fetcher.fetch`.
+    """
+    parsed = parse_source(source)
+    match parsed:
+        case DataSource():
+            return decode_data(parsed, config.max_source_bytes)
+        case FileSource():
+            return read_file(parsed, config)
+        case HttpSource():
+            raise MediaSourceRefused("the source is not local")
+        case _:
+            assert_never(parsed)
 
 
 def read_file(source: FileSource, config: FetchConfig) -> bytes:

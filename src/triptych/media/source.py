@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import binascii
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from urllib.parse import unquote, unquote_to_bytes, urlsplit
 
@@ -14,6 +15,8 @@ ACCEPTED = "accepted are data:, https:, http: and, where the server allows it, f
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):")
 _BASE64_MARK = re.compile(r"; *base64$", re.IGNORECASE)
 _ASCII_WHITESPACE = b"\t\n\f\r "
+_CONTROLS_AND_SPACE = "".join(map(chr, range(0x21)))
+_PIECE_CHARACTERS = 256 * 1024
 _FRAME_LIST_TYPE = "video/jpeg"
 
 
@@ -47,7 +50,7 @@ def parse_source(source: str) -> Source:
     Raises:
         MediaSourceRefused: it is no URL, has another scheme, or is malformed.
     """
-    text = source.strip("".join(map(chr, range(0x21))))
+    text = source.strip(_CONTROLS_AND_SPACE)
     match = _SCHEME.match(text)
     if match is None:
         raise MediaSourceRefused(f"the media source is not a URL; {ACCEPTED}")
@@ -59,6 +62,11 @@ def parse_source(source: str) -> Source:
     if scheme == "file":
         return _parse_file(text)
     raise MediaSourceRefused(f"the scheme {scheme[:20]}: is not accepted; {ACCEPTED}")
+
+
+def is_data_url(source: str) -> bool:
+    """Cheap however long the source is."""
+    return source[:64].lstrip(_CONTROLS_AND_SPACE)[:5].lower() == "data:"
 
 
 def decode_data(source: DataSource, max_bytes: int) -> bytes:
@@ -73,32 +81,52 @@ def decode_data(source: DataSource, max_bytes: int) -> bytes:
     """
     if not source.is_base64:
         return _within(unquote_to_bytes(source.body), max_bytes)
-    encoded = unquote_to_bytes(source.body) if "%" in source.body else _ascii(source.body)
-    encoded = encoded.translate(None, _ASCII_WHITESPACE)
-    if len(encoded) // 4 * 3 - 2 > max_bytes:
-        raise _too_large(max_bytes)
-    return _within(_forgiving_base64(encoded), max_bytes)
+    # In pieces: the codec holds the interpreter lock, and everything else would wait for a whole video.
+    decoded = bytearray()
+    left = b""
+    for piece in _pieces(source.body):
+        left += piece.translate(None, _ASCII_WHITESPACE)
+        num_ready = (len(left) - 1) // 4 * 4  # keeps one group, which may be the padded last one
+        if num_ready > 0:
+            decoded += _strict_base64(left[:num_ready], may_be_padded=False)
+            left = left[num_ready:]
+        if len(decoded) > max_bytes:
+            raise _too_large(max_bytes)
+    decoded += _last_base64(left)
+    return _within(bytes(decoded), max_bytes)
 
 
-def _forgiving_base64(encoded: bytes) -> bytes:
-    if len(encoded) % 4 == 0:
-        if encoded.endswith(b"=="):
-            encoded = encoded[:-2]
-        elif encoded.endswith(b"="):
-            encoded = encoded[:-1]
-    if len(encoded) % 4 == 1 or encoded.endswith(b"="):
-        raise MediaSourceRefused("the base64 of the data URL is cut short or has wrong padding")
+def _pieces(body: str) -> Iterator[bytes]:
+    if "%" in body:
+        yield unquote_to_bytes(body)
+        return
+    for start in range(0, len(body), _PIECE_CHARACTERS):
+        try:
+            yield body[start : start + _PIECE_CHARACTERS].encode("ascii")
+        except UnicodeEncodeError as error:
+            raise _damaged() from error
+
+
+def _last_base64(encoded: bytes) -> bytes:
+    """The last group: up to four characters, or fewer if the padding is missing."""
+    if len(encoded) < 4:
+        if b"=" in encoded or len(encoded) == 1:
+            raise MediaSourceRefused("the base64 of the data URL is cut short or has wrong padding")
+        encoded += b"=" * (-len(encoded) % 4)
+    return _strict_base64(encoded, may_be_padded=True)
+
+
+def _strict_base64(encoded: bytes, may_be_padded: bool) -> bytes:
+    if not may_be_padded and b"=" in encoded:
+        raise _damaged()
     try:
-        return binascii.a2b_base64(encoded + b"=" * (-len(encoded) % 4), strict_mode=True)
+        return binascii.a2b_base64(encoded, strict_mode=True)
     except binascii.Error as error:
-        raise MediaSourceRefused("the data URL contains characters that are not base64") from error
+        raise _damaged() from error
 
 
-def _ascii(body: str) -> bytes:
-    try:
-        return body.encode("ascii")
-    except UnicodeEncodeError as error:
-        raise MediaSourceRefused("the data URL contains characters that are not base64") from error
+def _damaged() -> MediaSourceRefused:
+    return MediaSourceRefused("the data URL contains characters that are not base64")
 
 
 def _within(data: bytes, max_bytes: int) -> bytes:

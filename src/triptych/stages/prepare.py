@@ -23,6 +23,7 @@ from triptych.telemetry import FETCH, MEDIA_DECODE
 Wanted = Callable[[MediaItem, str], bool]
 """Told an item and the digest of its source: should it be decoded? Runs on the event loop; must not block."""
 
+_TAIL = 256
 _INLINE_BYTES = 64 * 1024
 """Hashed at once up to this; a thread would cost more."""
 
@@ -33,7 +34,7 @@ class _Group:
 
     source: str
     modality: Modality
-    positions: tuple[int, ...]
+    positions: list[int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,12 +121,20 @@ class Preparer:
 
 
 def _grouped(items: Sequence[MediaItem]) -> list[_Group]:
-    positions: dict[tuple[str, Modality], list[int]] = {}
+    groups: list[_Group] = []
+    # Numbers of groups by what is quick to hash: sources may be data URLs of many megabytes.
+    alike: dict[tuple[Modality, int, str], list[int]] = {}
     for position, item in enumerate(items):
         if item.source is None:
             raise InvalidRequest(f"{item.name}: has no source to prepare it from")
-        positions.setdefault((item.source, item.modality), []).append(position)
-    return [_Group(source, modality, tuple(places)) for (source, modality), places in positions.items()]
+        numbers = alike.setdefault((item.modality, len(item.source), item.source[-_TAIL:]), [])
+        same = next((number for number in numbers if groups[number].source == item.source), None)
+        if same is None:
+            numbers.append(len(groups))
+            groups.append(_Group(item.source, item.modality, [position]))
+        else:
+            groups[same].positions.append(position)
+    return groups
 
 
 def _named(error: BaseException, item: MediaItem) -> BaseException:
