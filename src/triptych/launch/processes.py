@@ -12,6 +12,7 @@ import socket
 import subprocess
 import sys
 import threading
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, TypeVar
@@ -50,7 +51,9 @@ class Child:
             self.process.kill()
             self.process.wait()
         if self.process.stdin is not None:
-            self.process.stdin.close()
+            # What a child that died at once never read is still in the buffer.
+            with suppress(BrokenPipeError):
+                self.process.stdin.close()
 
 
 def spawn(name: str, kind: ChildKind, spec: object, sock: socket.socket) -> Child:
@@ -109,9 +112,18 @@ def _read_exactly(pipe: int, size: int) -> bytes:
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """A listening TCP socket; port 0 picks a free one."""
+    """A listening TCP socket; port 0 picks a free one.
+
+    Raises:
+        ConfigError: the port is taken, or the address is not one of this machine's.
+    """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    sock = socket.create_server((host, port), family=family, backlog=1024)
+    try:
+        sock = socket.create_server((host, port), family=family, backlog=1024)
+    except OSError as error:
+        raise ConfigError(f"cannot listen: {error.strerror}") from error
+    except OverflowError as error:
+        raise ConfigError(f"cannot listen on port {port}: it must be between 0 and 65535") from error
     sock.set_inheritable(True)
     return sock
 

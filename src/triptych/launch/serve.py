@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
+import http.client
 import logging
 import signal
 import socket
 import threading
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -24,7 +23,7 @@ from triptych.config import (
     ServerConfig,
     WorkerConfig,
 )
-from triptych.errors import StartupError
+from triptych.errors import ConfigError, StartupError
 from triptych.launch.processes import Child, ChildKind, listen, spawn
 
 _POLL_SECONDS = 0.1
@@ -60,11 +59,21 @@ class Member:
     @property
     def url(self) -> str:
         server = self.spec.server
-        host = _LOOPBACK if server.host in ("0.0.0.0", "") else server.host
-        return f"http://[{host}]:{server.port}" if ":" in host else f"http://{host}:{server.port}"
+        return (
+            f"http://[{self._host}]:{server.port}"
+            if ":" in self._host
+            else f"http://{self._host}:{server.port}"
+        )
+
+    @property
+    def _host(self) -> str:
+        host = self.spec.server.host
+        return {"": _LOOPBACK, "0.0.0.0": _LOOPBACK, "::": "::1"}.get(host, host)
 
     def start(self, listener: socket.socket | None = None) -> None:
         server = self.spec.server
+        if self.child is not None:
+            self.child.stop(0)  # It is dead: this closes our end of its pipe.
         self.child = spawn(self.name, self.kind, self.spec, listener or listen(server.host, server.port))
         self.started_at = [*self.started_at, time.monotonic()][-_RESTARTS_ALLOWED - 1 :]
 
@@ -79,11 +88,15 @@ class Member:
         return time.monotonic() - self.started_at[0] < _RESTART_WINDOW_SECONDS
 
     def healthy(self) -> bool:
+        # Not urllib: it would ask a proxy from the environment.
+        connection = http.client.HTTPConnection(self._host, self.spec.server.port, timeout=_HEALTH_SECONDS)
         try:
-            with urllib.request.urlopen(f"{self.url}/health", timeout=_HEALTH_SECONDS) as reply:
-                return reply.status == 200
-        except (urllib.error.URLError, OSError):
+            connection.request("GET", "/health")
+            return connection.getresponse().status == 200
+        except (OSError, http.client.HTTPException):
             return False
+        finally:
+            connection.close()
 
 
 def serve(config: ServeConfig, console: Console) -> None:
@@ -184,9 +197,9 @@ def _watch(members: Sequence[Member], stop: threading.Event) -> None:
 def _retry(start: Callable[[], None]) -> None:
     try:
         start()
-    except OSError as error:
+    except ConfigError as error:
         # The port is not free yet: the next round tries again.
-        logger.warning("cannot start it yet: %s", error)
+        logger.warning("cannot start it yet: %s", error.message)
 
 
 def _stop_all(members: Sequence[Member], grace_seconds: float) -> None:

@@ -10,7 +10,6 @@ from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack, aclosing
 from dataclasses import dataclass
 
-import uvicorn
 from prometheus_client import CollectorRegistry
 
 from triptych.api.http import worker_app
@@ -73,36 +72,29 @@ async def _run(config: WorkerConfig, listener: socket.socket) -> None:
         worker if has_encode else None,
     )
     server = http_server(app, config.server)
-    failure: list[StartupError] = []
+
+    def stop(_: asyncio.Task[None]) -> None:
+        worker.state = "failed"
+        server.should_exit = True
+
     async with AsyncExitStack() as stack:
-        watching = asyncio.create_task(_start_and_watch(config, metrics, worker, stack, server, failure))
-        try:
-            await run_server(server, listener)
-        finally:
-            worker.state = "draining"
-            watching.cancel()
-            await asyncio.gather(watching, return_exceptions=True)
-    if failure:
-        raise failure[0]
+        watching = asyncio.create_task(_start_and_watch(config, metrics, worker, stack))
+        watching.add_done_callback(stop)
+        await run_server(server, listener)
+        worker.state = "draining"
+        watching.cancel()
+        (outcome,) = await asyncio.gather(watching, return_exceptions=True)
+        if isinstance(outcome, Exception):
+            raise outcome
 
 
 async def _start_and_watch(
-    config: WorkerConfig,
-    metrics: Metrics,
-    worker: _Worker,
-    stack: AsyncExitStack,
-    server: uvicorn.Server,
-    failure: list[StartupError],
+    config: WorkerConfig, metrics: Metrics, worker: _Worker, stack: AsyncExitStack
 ) -> None:
-    """Load the stages, then see that the engine lives; whatever fails stops the server."""
+    """Load the stages, then see that the engine lives; ends only by raising what is wrong."""
     begun = time.monotonic()
-    try:
-        worker.stages = await build_stages(config, metrics, stack)
-        worker.state = "ready"
-        logger.info("%s worker ready after %.1f s", config.role, time.monotonic() - begun)
-        await worker.stages.until_dead()
-        failure.append(StartupError("the engine process died"))
-    except StartupError as error:
-        failure.append(error)
-    worker.state = "failed"
-    server.should_exit = True
+    worker.stages = await build_stages(config, metrics, stack)
+    worker.state = "ready"
+    logger.info("%s worker ready after %.1f s", config.role, time.monotonic() - begun)
+    await worker.stages.until_dead()
+    raise StartupError("the engine process died")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 
@@ -31,9 +32,15 @@ class CombinedStage:
                 async for event in events:
                     yield event
             return
+        begun = time.monotonic()
         encodings = await self._encode.encode_items(request) if request.items else ()
         try:
-            timed = msgspec.structs.replace(request, item_timings=_timings(encodings))
+            spent_ms = (time.monotonic() - begun) * 1000
+            timed = msgspec.structs.replace(
+                request,
+                item_timings=_timings(encodings),
+                deadline_ms=max(1, int(request.deadline_ms - spent_ms)),
+            )
             async with aclosing(
                 self._language.generate(timed, _refs(encodings, len(request.items)))
             ) as events:

@@ -2,7 +2,7 @@
 
 items ─prepare─▶ decoded ─process─▶ encoder input ─runner─▶ embedding ─publish─▶ slot
                     │                    │
-                    └ cached: skip both  └ metadata is known here: the reply goes out, readers wait for the slot
+                    └ cached: skip both  └ metadata known: the reply goes out, readers wait for the slot
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from triptych.embeddings.handle import HandleSigner
 from triptych.embeddings.interface import CachedEmbedding, EmbeddingStore
 from triptych.embeddings.key import embedding_key
 from triptych.encoder.runner import EncodeJob, EncoderRunner
-from triptych.errors import DeadlineExceeded, MediaError, TriptychError, UnsupportedModality
+from triptych.errors import DeadlineExceeded, InternalError, MediaError, TriptychError, UnsupportedModality
 from triptych.media.types import PreparedItem, SkippedItem
 from triptych.messages import (
     ChatRequest,
@@ -191,19 +191,19 @@ class EncodeStage:
         encodings: list[Encoding] = []
         try:
             for group in groups:
-                if group.key in cached:
-                    encodings.append(await asyncio.to_thread(self._start_cached, group, cached[group.key]))
-                else:
+                found = cached.get(group.key)
+                if found is None:
                     encodings.append(self._start_fresh(group, *processed[group.key]))
+                    continue
+                ref = self._reserve(group, found.tensor.shape[1], found.num_tokens, found.metadata)
+                # Known before the thread runs, so that a cancel meanwhile gives the slot back.
+                encodings.append(Encoding(ref, group.indices, group.first.timings))
+                publish = self._parts.producer.publish
+                await asyncio.to_thread(publish, ref.tensor, found.tensor, _note(0.0))
         except BaseException:
             self.withdraw(encodings)
             raise
         return tuple(encodings)
-
-    def _start_cached(self, group: _Group, found: CachedEmbedding) -> Encoding:
-        ref = self._reserve(group, found.tensor.shape[1], found.num_tokens, found.metadata)
-        self._parts.producer.publish(ref.tensor, found.tensor, _note(0.0))
-        return Encoding(ref, group.indices, group.first.timings)
 
     def _start_fresh(self, group: _Group, processed: ProcessedItem, timing: StageTiming) -> Encoding:
         modality = group.first.item.modality
@@ -216,7 +216,12 @@ class EncodeStage:
                 self._parts.producer.fail(ref.tensor, result.code, result.message)
                 return
             waited_ms = (time.perf_counter() - submitted_at) * 1000
-            self._parts.producer.publish(ref.tensor, result, _note(waited_ms))
+            try:
+                self._parts.producer.publish(ref.tensor, result, _note(waited_ms))
+            except ValueError as error:
+                # Other rows than the metadata announced: readers must not wait for them.
+                self._parts.producer.fail(ref.tensor, InternalError.code, str(error))
+                raise
             self._metrics.item_encoded(modality, ref.tensor.size_bytes)
             self._parts.store.put(
                 group.key, CachedEmbedding(result, processed.metadata, processed.num_tokens, modality)

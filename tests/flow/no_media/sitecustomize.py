@@ -8,24 +8,26 @@ import sys
 from collections.abc import Sequence
 from types import ModuleType
 
+import av
+import soxr
+from PIL import Image
 
-class _NoMedia(importlib.abc.MetaPathFinder):
+ALLOWED = ("triptych.media", "triptych.media.types")
+
+
+class _NoMediaCode(importlib.abc.MetaPathFinder):
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
-        if fullname.split(".")[0] in ("av", "soxr", "aiohttp") or fullname == "triptych.media.fetch":
+        if fullname.startswith("triptych.media") and fullname not in ALLOWED:
             raise ImportError(f"{fullname} opens media: a language worker has no business with it")
         return None
 
 
 def _refuse(*arguments: object, **options: object) -> None:
-    raise AssertionError("a language worker opened an image")
+    raise AssertionError("a language worker opened media")
 
 
-sys.meta_path.insert(0, _NoMedia())
-try:
-    from PIL import Image
-except ImportError:
-    pass
-else:
-    Image.open = _refuse  # pyright: ignore[reportAttributeAccessIssue]
+for module, name in ((av, "open"), (soxr, "resample"), (soxr, "ResampleStream"), (Image, "open")):
+    setattr(module, name, _refuse)
+sys.meta_path.insert(0, _NoMediaCode())
