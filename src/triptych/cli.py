@@ -10,7 +10,9 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 from cyclopts import App, Group, Parameter
+from cyclopts.validators import Number
 from rich.console import Console
+from rich.text import Text
 
 from triptych.config import (
     SECRET_VARIABLE,
@@ -30,6 +32,7 @@ from triptych.errors import ConfigError, TriptychError
 DType = Literal["float32", "bfloat16", "float16"]
 WorkerRole = Literal["encode", "prefill-decode", "all"]
 _media = Group("Media")
+_at_least_one = Number(gte=1)
 app = App(name="triptych", help="A multimodal server in panels: encode, prefill and decode apart.")
 bench = App(name="bench", help="One benchmark a question; outputs are compared before times are.")
 app.command(bench)
@@ -39,7 +42,8 @@ Port = Annotated[int, Parameter(help="Port to listen on; 0 picks a free one.")]
 Name = Annotated[str | None, Parameter(help="Name in the API; the directory's name if not given.")]
 Device = Annotated[str, Parameter(help="cpu, cuda, cuda:1, xpu …")]
 Threads = Annotated[
-    int | None, Parameter(help="Threads of each forward pass; cores shared out if not given.")
+    int | None,
+    Parameter(validator=_at_least_one, help="Threads of each forward pass; cores shared out if not given."),
 ]
 SecretFile = Annotated[
     Path | None, Parameter(help=f"File with the cluster secret; else ${SECRET_VARIABLE} is read.")
@@ -65,8 +69,10 @@ def serve(
     dtype: DType = "float32",
     device: Device = "cpu",
     threads: Threads = None,
-    encode_workers: Annotated[int, Parameter(help="Encode workers of e+pd.")] = 1,
-    prefill_decode_workers: Annotated[int, Parameter(help="Prefill-decode workers of e+pd.")] = 1,
+    encode_workers: Annotated[int, Parameter(validator=_at_least_one, help="Encode workers of e+pd.")] = 1,
+    prefill_decode_workers: Annotated[
+        int, Parameter(validator=_at_least_one, help="Prefill-decode workers of e+pd.")
+    ] = 1,
     media_file_root: FileRoot = None,
     media_allow_network: AllowNetwork = (),
     media_allow_host: AllowHost = (),
@@ -156,9 +162,11 @@ def bench_serve(
     peer: Annotated[
         tuple[str, ...], Parameter(help="NAME=URL,MODEL of a running OpenAI server; may be repeated.")
     ] = (),
-    requests: Annotated[int, Parameter(help="Requests a round.")] = 64,
-    concurrency: Annotated[int, Parameter(help="Requests at a time.")] = 8,
-    rounds: Annotated[int, Parameter(help="Measured rounds; all servers take turns in each.")] = 5,
+    requests: Annotated[int, Parameter(validator=_at_least_one, help="Requests a round.")] = 64,
+    concurrency: Annotated[int, Parameter(validator=_at_least_one, help="Requests at a time.")] = 8,
+    rounds: Annotated[
+        int, Parameter(validator=_at_least_one, help="Measured rounds; all servers take turns in each.")
+    ] = 5,
     json: Annotated[bool, Parameter(help="A JSON line each instead of a table.")] = False,
 ) -> None:
     """Requests a second and time to first token of both layouts, beside other servers."""
@@ -195,11 +203,8 @@ def main() -> None:
         else:
             app()
     except TriptychError as error:
-        Console(stderr=True).print(f"[bold red]error[/bold red] {error.message}", highlight=False)
-        sys.exit(1)
-    except OSError as error:
-        # Binding an address is the only thing here that fails with one.
-        Console(stderr=True).print(f"[bold red]error[/bold red] {error.strerror}", highlight=False)
+        text = Text.assemble(("error", "bold red"), " ", error.message)
+        Console(stderr=True).print(text, soft_wrap=True)
         sys.exit(1)
 
 

@@ -54,8 +54,11 @@ async def run_load(url: str, bodies: Sequence[dict[str, object]], concurrency: i
     timeout = aiohttp.ClientTimeout(total=_REQUEST_SECONDS)
     async with aiohttp.ClientSession(timeout=timeout, connector=aiohttp.TCPConnector(limit=0)) as session:
         begun = time.perf_counter()
-        async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(_one(session, url, body, slots)) for body in bodies]
+        try:
+            async with asyncio.TaskGroup() as group:
+                tasks = [group.create_task(_one(session, url, body, slots)) for body in bodies]
+        except ExceptionGroup as failures:
+            raise failures.exceptions[0] from failures
         wall_seconds = time.perf_counter() - begun
     return LoadResult(tuple(task.result() for task in tasks), wall_seconds)
 
@@ -65,10 +68,13 @@ async def _one(
 ) -> Outcome:
     async with slots:
         begun = time.perf_counter()
-        async with session.post(f"{url}/v1/chat/completions", json=body) as reply:
-            if reply.status != 200:
-                raise TriptychError(f"{url} answered {reply.status}: {(await reply.text())[:300]}")
-            return await _read(reply, begun)
+        try:
+            async with session.post(f"{url}/v1/chat/completions", json=body) as reply:
+                if reply.status != 200:
+                    raise TriptychError(f"{url} answered {reply.status}: {(await reply.text())[:300]}")
+                return await _read(reply, begun)
+        except (aiohttp.ClientError, TimeoutError) as error:
+            raise TriptychError(f"{url} did not answer: {error or type(error).__name__}") from error
 
 
 async def _read(reply: aiohttp.ClientResponse, begun: float) -> Outcome:

@@ -151,9 +151,10 @@ def _layout(model: Path, layout: str) -> Generator[str]:
 
 def _wait(process: subprocess.Popen[bytes], url: str) -> None:
     deadline = time.monotonic() + _START_SECONDS
+    direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     while time.monotonic() < deadline and process.poll() is None:
         try:
-            with urllib.request.urlopen(f"{url}/health", timeout=1):
+            with direct.open(f"{url}/health", timeout=1):
                 return
         except (urllib.error.URLError, OSError):
             time.sleep(0.1)
