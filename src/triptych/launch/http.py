@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import signal
 import socket
+from collections.abc import Coroutine
 
 import uvicorn
+import uvloop
 from starlette.applications import Starlette
 
 from triptych.config import ServerConfig
+
+
+def run_loop(main: Coroutine[None, None, None]) -> None:
+    """Run `main` on a uvloop event loop: half the cost of a request's HTTP."""
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(main)
 
 
 def http_server(app: Starlette, config: ServerConfig) -> uvicorn.Server:

@@ -16,7 +16,7 @@ from triptych.api.http import worker_app
 from triptych.api.service import ReadyState
 from triptych.config import WorkerConfig
 from triptych.errors import InternalError, StartupError
-from triptych.launch.http import http_server, run_server
+from triptych.launch.http import http_server, run_loop, run_server
 from triptych.launch.stages import WorkerStages, build_stages
 from triptych.messages import ChatEvent, ChatRequest, EncodedItem
 from triptych.telemetry import Metrics
@@ -55,7 +55,7 @@ def run_worker(config: WorkerConfig, listener: socket.socket) -> None:
     Raises:
         StartupError: the model cannot be loaded, or the engine process died.
     """
-    asyncio.run(_run(config, listener))
+    run_loop(_run(config, listener))
 
 
 async def _run(config: WorkerConfig, listener: socket.socket) -> None:
