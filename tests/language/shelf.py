@@ -10,7 +10,7 @@ import torch
 
 from tests.language.tiny import HIDDEN
 from triptych.config import TransportConfig
-from triptych.messages import EmbeddingRef, PromptItem, StageTiming, TensorRef
+from triptych.messages import EmbeddingRef, Metadata, Modality, PromptItem, StageTiming, TensorRef
 from triptych.transport.inproc import InprocConsumer, InprocExchange, InprocProducer
 
 
@@ -18,7 +18,7 @@ class Shelf:
     """Reserves and publishes embeddings; `consumer` reads them."""
 
     def __init__(self) -> None:
-        config = TransportConfig(pool_bytes=1 << 20)
+        config = TransportConfig(pool_bytes=1 << 23)
         exchange = InprocExchange()
         self.producer = InprocProducer(config, exchange)
         self.consumer = InprocConsumer(config, exchange)
@@ -61,9 +61,11 @@ def rows(num_tokens: int, width: int = HIDDEN) -> torch.Tensor:
     return torch.randn(num_tokens, width, generator=torch.Generator().manual_seed(num_tokens))
 
 
-def placed(ref: TensorRef, *runs: tuple[int, int]) -> PromptItem:
+def placed(
+    ref: TensorRef, *runs: tuple[int, int], modality: Modality = "image", metadata: Metadata = ()
+) -> PromptItem:
     num_tokens, width = ref.shape
     embedding = EmbeddingRef(
-        key=ref.key, modality="image", num_tokens=num_tokens, width=width, metadata=(), tensor=ref
+        key=ref.key, modality=modality, num_tokens=num_tokens, width=width, metadata=metadata, tensor=ref
     )
     return PromptItem(name="image 1", ref=embedding, runs=runs)

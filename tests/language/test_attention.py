@@ -40,10 +40,7 @@ class Streams:
             assert self.sequences[index].table.grow(len(self.sequences[index].tokens))
         chunks = in_batch_order([Chunk(self.sequences[index], count) for index, count in wanted])
         paging = plan_paging(self.pool, chunks, CPU)
-        places = [
-            (self.sequences.index(chunk.sequence), chunk.sequence.num_cached, chunk.num_tokens)
-            for chunk in chunks
-        ]
+        places = [(self.sequences.index(c.sequence), c.sequence.num_cached, c.num_tokens) for c in chunks]
         query, key, value = (
             torch.cat([stream[i][:, past : past + n] for i, past, n in places], dim=1)[None]
             for stream in (self.queries, self.keys, self.values)

@@ -22,7 +22,7 @@ from triptych.messages import (
     TensorRef,
     TokenEvent,
 )
-from triptych.models.interface import ForwardBatch, Positions
+from triptych.models.interface import ForwardBatch, LanguageModel, Positions
 from triptych.transport.interface import Consumer, Fetched
 
 register_paged_attention()
@@ -112,7 +112,7 @@ class NoEmbeddings:
 
 
 def new_engine(
-    model: TinyLanguageModel,
+    model: LanguageModel,
     consumer: Consumer | None = None,
     *,
     num_pages: int = 64,
