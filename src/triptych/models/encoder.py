@@ -15,7 +15,7 @@ from transformers.utils import ModelOutput
 
 from triptych.errors import InternalError, UnsupportedModel
 from triptych.messages import MODALITIES, Modality
-from triptych.models import patches, segments
+from triptych.models import fast_blocks, patches, segments
 from triptych.models.encoder_batch import Rows, merge_inputs, split_by_audio_padding, split_rows
 from triptych.models.interface import MediaProcessor, ProcessedItem
 from triptych.models.probe import probe_item
@@ -38,6 +38,7 @@ class HFEncoder:
         self._device = model.device
         self._dtype = model.dtype
         self._namespace = _namespace(model)
+        fast_blocks.install(model)
         segments.install(model)
         patches.install(model)
         self._features: dict[Modality, _Features] = {

@@ -31,7 +31,9 @@ def install(model: nn.Module) -> int:
     count = 0
     for module in model.modules():
         config = getattr(module, "config", None)
-        if "cu_seqlens" in inspect.signature(module.forward).parameters and hasattr(module, "num_heads"):
+        if config is None or not hasattr(module, "num_heads"):
+            continue
+        if "cu_seqlens" in inspect.signature(module.forward).parameters:
             setattr(config, "_attn_implementation", NAME)  # noqa: B010
             count += 1
     return count
@@ -51,16 +53,22 @@ def segment_attention(
 
     `cu_seq_lens_q` [segments + 1] are their boundaries. Returns [1, rows, heads, dim].
     """
-    bounds: list[int] = cu_seq_lens_q.tolist()
-    q, k, v = (tensor[0].transpose(0, 1) for tensor in (query, key, value))  # [rows, heads, dim]
+    q, k, v = (tensor[0].transpose(0, 1) for tensor in (query, key, value))
+    return attend(q, k, v, cu_seq_lens_q.tolist(), scaling).unsqueeze(0), None
+
+
+def attend(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, bounds: list[int], scaling: float
+) -> torch.Tensor:
+    """Bidirectional attention of [rows, heads, dim] within segments; `bounds` are their ends, after a 0."""
     parts: list[torch.Tensor] = []
     start = 0
     for length, run in groupby(end - begin for begin, end in pairwise(bounds)):
         count = len(list(run))
         rows = slice(start, start + count * length)
         # [count, heads, length, dim] each
-        split = [tensor[rows].unflatten(0, (count, length)).transpose(1, 2) for tensor in (q, k, v)]
-        out = scaled_dot_product_attention(split[0], split[1], split[2], scale=scaling)
+        q, k, v = (t[rows].unflatten(0, (count, length)).transpose(1, 2) for t in (query, key, value))
+        out = scaled_dot_product_attention(q, k, v, scale=scaling)
         parts.append(out.transpose(1, 2).flatten(0, 1))
         start = rows.stop
-    return (parts[0] if len(parts) == 1 else torch.cat(parts)).unsqueeze(0), None
+    return parts[0] if len(parts) == 1 else torch.cat(parts)
