@@ -240,6 +240,8 @@ def _model(path: Path, name: str | None, dtype: DType, device: str, num_threads:
     resolved = path.expanduser().resolve()
     if not resolved.is_dir():
         raise ConfigError(f"{path} is not a directory: give a checkpoint directory with config.json")
+    if not (resolved / "config.json").is_file():
+        raise ConfigError(f"{path} holds no config.json: give a checkpoint directory")
     return ModelConfig(
         path=resolved, served_name=name or resolved.name, dtype=dtype, device=device, num_threads=num_threads
     )

@@ -24,6 +24,7 @@ from triptych.errors import ConfigError
 ChildKind = Literal["worker", "router", "engine"]
 Spec = TypeVar("Spec")
 _LENGTH_BYTES = 4
+_MAX_PORT = 65_535
 _ORPHAN_GRACE_SECONDS = 15.0
 
 
@@ -117,13 +118,13 @@ def listen(host: str, port: int) -> socket.socket:
     Raises:
         ConfigError: the port is taken, or the address is not one of this machine's.
     """
+    if not 0 <= port <= _MAX_PORT:
+        raise ConfigError(f"cannot listen on port {port}: it must be between 0 and {_MAX_PORT}")
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
         sock = socket.create_server((host, port), family=family, backlog=1024)
     except OSError as error:
         raise ConfigError(f"cannot listen: {error.strerror}") from error
-    except OverflowError as error:
-        raise ConfigError(f"cannot listen on port {port}: it must be between 0 and 65535") from error
     sock.set_inheritable(True)
     return sock
 

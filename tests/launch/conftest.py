@@ -1,0 +1,32 @@
+"""Children without models, and signal handlers that a test may change."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent.parent
+
+
+@pytest.fixture
+def stand_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """From now on children run `child_program.py`. Returns what is started in place of Python."""
+    script = tmp_path / "python"
+    script.write_text(f'#!/bin/sh\nexec {sys.executable} -m tests.launch.child_program "$@"\n')
+    script.chmod(0o755)
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    monkeypatch.setattr(sys, "executable", str(script))
+    return script
+
+
+@pytest.fixture
+def own_signals() -> Iterator[None]:
+    """SIGINT and SIGTERM do nothing unless the test installs something; what was there comes back."""
+    before = {number: signal.signal(number, lambda *_: None) for number in (signal.SIGINT, signal.SIGTERM)}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
