@@ -242,6 +242,6 @@ def test_what_paged_causal_attention_is_not_is_refused_by_name(
     try:
         text.update(change)
         with pytest.raises(UnsupportedModel, match=named):
-            HFLanguageModel(model)
+            HFLanguageModel(model, ())
     finally:
         text.update(before)

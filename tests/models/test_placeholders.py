@@ -5,9 +5,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from transformers.processing_utils import ProcessorMixin
 
 from tests.models.reference import load_processor, metadata_array
-from triptych.errors import InvalidHandle
+from triptych.errors import InvalidHandle, UnsupportedModel
 from triptych.messages import MediaItem, Metadata, MetadataArray, Modality
 from triptych.models.architecture import load_config
 from triptych.models.placeholders import Placeholders, metadata_arrays
@@ -93,6 +94,17 @@ def test_too_few_timestamps_are_an_invalid_handle(checkpoints: Checkpoints) -> N
     )
     with pytest.raises(InvalidHandle, match="video 2: the metadata does not fit the model"):
         placeholders(checkpoints("qwen3_vl")).expand(item("video"), metadata)
+
+
+def test_a_processor_that_cannot_count_is_refused_by_name(
+    checkpoints: Checkpoints, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    directory = checkpoints("qwen2_5_vl")
+    monkeypatch.setattr(
+        type(load_processor(directory)), "replace_video_token", ProcessorMixin.replace_video_token
+    )
+    with pytest.raises(UnsupportedModel, match="Qwen2_5_VLProcessor cannot tell how many tokens video"):
+        placeholders(directory)
 
 
 def test_arrays_have_one_item_on_the_first_axis() -> None:

@@ -16,6 +16,7 @@ from triptych.models.checkpoint import LoadReport, load_part
 from triptych.models.decoder_support import check_decoder
 from triptych.models.eos import eos_token_ids
 from triptych.models.interface import EmbeddingRows, ForwardBatch, KvShape, Positions
+from triptych.models.kv_shape import kv_shape
 from triptych.models.positions import Item, PromptPositions
 
 
@@ -29,7 +30,7 @@ class HFLanguageModel:
         UnsupportedModel: layers other than full attention, or anything else that cannot be served.
     """
 
-    def __init__(self, model: PreTrainedModel, eos_token_ids: tuple[int, ...] = ()) -> None:
+    def __init__(self, model: PreTrainedModel, eos_token_ids: tuple[int, ...]) -> None:
         check_decoder(model)
         self._decoder = cast(Callable[..., BaseModelOutputWithPast], model.get_decoder())
         self._embed = cast(Callable[[torch.Tensor], torch.Tensor], model.get_input_embeddings())
@@ -57,15 +58,7 @@ class HFLanguageModel:
 
     @property
     def kv_shape(self) -> KvShape:
-        heads = cast(int, self._text.num_attention_heads)
-        head_dim = cast("int | None", getattr(self._text, "head_dim", None)) or self._hidden_size // heads
-        return KvShape(
-            num_layers=cast(int, self._text.num_hidden_layers),
-            num_kv_heads=cast(int, getattr(self._text, "num_key_value_heads", None) or heads),
-            key_dim=head_dim,
-            value_dim=head_dim,
-            dtype=self._dtype,
-        )
+        return kv_shape(self._text, self._dtype)
 
     @property
     def max_context_tokens(self) -> int:

@@ -11,10 +11,10 @@ from typing import cast
 
 import numpy as np
 from transformers import PreTrainedConfig
-from transformers.processing_utils import ProcessorMixin
+from transformers.processing_utils import OmniModalProcessorMixin, ProcessorMixin
 from transformers.video_utils import VideoMetadata
 
-from triptych.errors import InvalidHandle
+from triptych.errors import InvalidHandle, UnsupportedModel
 from triptych.messages import MODALITIES, MediaItem, Metadata, MetadataArray, Modality
 
 _SHAPES: Mapping[str, tuple[int, ...]] = {
@@ -48,6 +48,8 @@ _MEDIA_TOKENS = (
 _MEDIA_TOKEN_IDS = re.compile(r"(image|audio|video|vision|boi|eoi|boa|eoa)\w*_token_(id|index)")
 """Fields of configurations that do."""
 
+_BASES = (ProcessorMixin, OmniModalProcessorMixin)
+
 Arrays = Mapping[str, np.ndarray[tuple[int, ...], np.dtype[np.generic]]]
 
 
@@ -61,7 +63,11 @@ class Expansion:
 
 
 class Placeholders:
-    """The media tokens of one processor. Thread-safe."""
+    """The media tokens of one processor. Thread-safe.
+
+    Raises:
+        UnsupportedModel: a processor that cannot write placeholders from metadata.
+    """
 
     def __init__(self, processor: ProcessorMixin, config: PreTrainedConfig) -> None:
         self._processor = processor
@@ -71,6 +77,8 @@ class Placeholders:
             if isinstance(token := getattr(processor, f"{modality}_token", None), str)
             and any(getattr(processor, name, None) is not None for name in _SUB_PROCESSORS[modality])
         }
+        for modality in self._markers:
+            _check_expands(processor, modality)
         self._reserved = tuple(sorted(_media_tokens(processor, config)))
 
     @property
@@ -103,6 +111,14 @@ class Placeholders:
         if not (num_tokens := text.count(token)):
             raise InvalidHandle(f"{item.name}: the metadata leaves no room in the prompt")
         return Expansion(text=text, row_token=token, num_tokens=num_tokens)
+
+
+def _check_expands(processor: ProcessorMixin, modality: Modality) -> None:
+    name = f"replace_{modality}_token"
+    if any(getattr(type(processor), name) is getattr(base, name) for base in _BASES):
+        raise UnsupportedModel(
+            f"{type(processor).__name__} cannot tell how many tokens {modality} items take"
+        )
 
 
 def _media_tokens(processor: ProcessorMixin, config: PreTrainedConfig) -> set[str]:
