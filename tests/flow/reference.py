@@ -67,10 +67,10 @@ class Reference:
         }
         options: dict[str, object] = {name: value for name, value in media.items() if value}
         if "videos" in options:
-            options["videos_kwargs"] = {
-                "do_sample_frames": True,
-                "video_metadata": [_video_metadata(part) for part in parts if isinstance(part, Film)],
-            }
+            # Families that do not sample take every frame of clips as short as these.
+            sampled = bool(cast(Any, self.processor).video_processor.do_sample_frames)
+            metadata = [_video_metadata(part, sampled) for part in parts if isinstance(part, Film)]
+            options["videos_kwargs"] = {"do_sample_frames": sampled, "video_metadata": metadata}
         if "audio" in options:
             options["audio_kwargs"] = {"sampling_rate": RATE_HZ}
         process = cast(Callable[..., BatchFeature], self.processor)
@@ -96,10 +96,15 @@ def _template_part(part: Part) -> dict[str, str]:
             return {"type": "video"}
 
 
-def _video_metadata(film: Film) -> VideoMetadata:
+def _video_metadata(film: Film, sampled: bool) -> VideoMetadata:
     count, height, width = film.frames.shape[:3]
     return VideoMetadata(
-        total_num_frames=count, fps=float(VIDEO_FPS), duration=count / VIDEO_FPS, height=height, width=width
+        total_num_frames=count,
+        fps=float(VIDEO_FPS),
+        duration=count / VIDEO_FPS,
+        height=height,
+        width=width,
+        frames_indices=None if sampled else list(range(count)),
     )
 
 

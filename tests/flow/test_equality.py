@@ -67,7 +67,7 @@ def test_every_layout_gives_the_monolithic_models_tokens(
     near_ties = 0
     for layout, server in family.layouts.items():
         with ThreadPoolExecutor(len(prompts)) as pool:
-            answers = list(pool.map(lambda parts, server=server: ask(server, parts), prompts))
+            answers = list(pool.map(lambda parts, server=server: ask(server, family.name, parts), prompts))
         for parts, answer, wanted in zip(prompts, answers, expected, strict=True):
             if answer != wanted:
                 common = _common(answer, wanted)
@@ -94,10 +94,10 @@ def cases(name: str) -> list[list[Part]]:
     return found
 
 
-def ask(server: Served, parts: Sequence[Part]) -> list[int]:
+def ask(server: Served, model: str, parts: Sequence[Part]) -> list[int]:
     status, reply = server.post(
         {
-            "model": "anything",
+            "model": model,
             "messages": [{"role": "user", "content": [_part(part) for part in parts]}],
             "temperature": 0,
             "max_tokens": reference.MAX_TOKENS,
