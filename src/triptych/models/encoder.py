@@ -13,7 +13,7 @@ import transformers
 from transformers import PreTrainedModel
 from transformers.utils import ModelOutput
 
-from triptych.errors import InternalError, UnsupportedModel
+from triptych.errors import InternalError, MediaInvalid, UnsupportedModel
 from triptych.messages import MODALITIES, Modality
 from triptych.models import fast_blocks, patches, segments
 from triptych.models.encoder_batch import Rows, merge_inputs, split_by_audio_padding, split_rows
@@ -46,9 +46,7 @@ class HFEncoder:
         }
         self._chunk_length = _audio_chunk_length(model)
         with quiet():
-            self._widths: dict[Modality, int] = {
-                m: self._measure_width(probe_item(processor, m)) for m in self._features
-            }
+            self._widths: dict[Modality, int] = {m: self._measure_width(processor, m) for m in self._features}
 
     @property
     def namespace(self) -> str:
@@ -80,7 +78,7 @@ class HFEncoder:
         }
         try:
             output = features(**inputs, return_dict=True)
-        except (RuntimeError, ValueError, IndexError) as error:
+        except (RuntimeError, ValueError, TypeError, IndexError) as error:
             raise InternalError(f"the {modality} encoder failed: {error}") from error
         layers = [
             cast(Rows, output["pooler_output"]),
@@ -88,11 +86,12 @@ class HFEncoder:
         ]
         return split_rows(layers, [item.num_tokens for item in items], self._dtype)
 
-    def _measure_width(self, item: ProcessedItem) -> int:
+    def _measure_width(self, processor: MediaProcessor, modality: Modality) -> int:
         try:
-            return self._encode_together(item.modality, [item])[0].shape[1]
-        except InternalError as error:
-            raise UnsupportedModel(f"cannot encode a small {item.modality}: {error}") from error
+            item = probe_item(processor, modality)
+            return self._encode_together(modality, [item])[0].shape[1]
+        except (InternalError, MediaInvalid) as error:
+            raise UnsupportedModel(f"cannot encode a small {modality}: {error}") from error
 
 
 def _feature_method(model: PreTrainedModel, modality: Modality) -> _Features:

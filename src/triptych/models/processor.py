@@ -73,12 +73,17 @@ class HFMediaProcessor:
                     processed, replacement, frames = self._audio(decoded)
         except (ValueError, RuntimeError, ZeroDivisionError) as error:
             raise MediaInvalid(f"the model's processor refuses it: {error}") from error
-        num_tokens = self._num_tokens(modality, replacement)
+        num_tokens = self._count(modality, replacement)
+        as_images = modality == "video" and num_tokens == 0
+        if as_images:
+            num_tokens = self._count("image", replacement)
         if num_tokens == 0:
             raise MediaInvalid("too short or too small for the model")
-        metadata = item_metadata(processed, frames)
         return ProcessedItem(
-            modality=modality, inputs=_encoder_inputs(processed), metadata=metadata, num_tokens=num_tokens
+            modality=modality,
+            inputs=_encoder_inputs(processed, as_images),
+            metadata=item_metadata(processed, frames),
+            num_tokens=num_tokens,
         )
 
     def _image(self, decoded: DecodedImage) -> _Output:
@@ -115,12 +120,10 @@ class HFMediaProcessor:
         processed, replacements = run([decoded.samples], **kwargs)
         return processed, replacements[0], {}
 
-    def _num_tokens(self, modality: Modality, replacement: str) -> int:
-        """Videos of some families are written as a sequence of images."""
-        names = (f"{modality}_token", "image_token") if modality == "video" else (f"{modality}_token",)
-        return max(
-            replacement.count(token) for name in names if (token := getattr(self._processor, name, None))
-        )
+    def _count(self, modality: Modality, replacement: str) -> int:
+        """Placeholders; videos of some families have none of their own: they are written as images."""
+        token = getattr(self._processor, f"{modality}_token", None)
+        return replacement.count(token) if token else 0
 
 
 _Output = tuple[Mapping[str, object], str, Mapping[str, object]]
@@ -167,13 +170,12 @@ def _tensor(array: NDArray[_Element]) -> torch.Tensor:
     return torch.from_numpy(array if array.flags.writeable else array.copy())
 
 
-def _encoder_inputs(processed: Mapping[str, object]) -> dict[str, torch.Tensor]:
+def _encoder_inputs(processed: Mapping[str, object], as_images: bool) -> dict[str, torch.Tensor]:
     inputs = {
         name: value
         for name, value in processed.items()
         if name not in _COUNTS and isinstance(value, torch.Tensor)
     }
-    videos = inputs.get("pixel_values_videos")
-    if videos is not None and videos.dim() == 5:  # written as images, and encoded as images
+    if as_images:  # [videos, frames, channels, height, width]
         inputs["pixel_values"] = inputs.pop("pixel_values_videos").flatten(0, 1)
     return inputs
