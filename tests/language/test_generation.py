@@ -20,6 +20,7 @@ from triptych.models.chat import HFChatTokenizer
 from triptych.models.language import HFLanguageModel
 
 MAX_TOKENS = 20
+Placed = tuple[Modality, Metadata, tuple[tuple[int, int], ...], torch.Tensor]
 
 
 @dataclass(frozen=True)
@@ -27,7 +28,7 @@ class Case:
     """A rendered conversation, the rows of its items and the reference's answer."""
 
     token_ids: tuple[int, ...]
-    items: tuple[tuple[Modality, Metadata, tuple[tuple[int, int], ...], torch.Tensor], ...]
+    items: tuple[Placed, ...]
     answer: list[int]
 
     def request(self, name: str, shelf: Shelf) -> GenerateRequest:
@@ -48,7 +49,7 @@ def case(family: str, directory: Path, conv: Conversation) -> Case:
         (conv.items[item.item_index].modality, sum(length for _, length in item.runs))
         for item in prompt.items
     ]
-    items = [
+    items: list[Placed] = [
         (modality, reference.metadata[item.item_index], item.runs, rows.contiguous())
         for (modality, _), item, rows in zip(
             counts, prompt.items, item_rows(model, reference.batch, counts), strict=True
@@ -65,7 +66,11 @@ def test_mixed_media_in_one_batch_equal_generate(family: str, checkpoints: Calla
     directory = checkpoints(family)
     parts = [f"<{modality}>" for modality in MODALITIES[family]]
     cases = {
-        "all": case(family, directory, conversation(("user", ["See ", *parts, " and ", *parts, "!"]))),
+        "all": case(
+            family,
+            directory,
+            conversation(("user", ["See ", *parts, " and ", *parts, "!"]), even_videos=True),
+        ),
         "image": case(family, directory, conversation(("user", ["<image>", "what is it?"]))),
         "text": case(family, directory, conversation(("user", ["only text"]))),
     }

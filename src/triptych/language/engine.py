@@ -6,7 +6,6 @@ import logging
 import threading
 import time
 from collections.abc import Callable
-from collections.abc import Sequence as Several
 
 import numpy as np
 import torch
@@ -235,7 +234,7 @@ class Engine:
                         failed.append(self._fail(outcome.request_id, error))
         return failed
 
-    def _run(self, chunks: Several[Chunk]) -> list[TokenEvent | Failed]:
+    def _run(self, chunks: list[Chunk]) -> list[TokenEvent | Failed]:
         now = self._clock()
         for chunk in chunks:
             if chunk.sequence.started_at is None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from itertools import groupby
 from typing import Final
 
@@ -23,14 +23,14 @@ def decode_bucket(chunk: Chunk) -> int:
     return chunk.sequence.table.num_pages.bit_length()
 
 
-def in_batch_order(chunks: Sequence[Chunk]) -> list[Chunk]:
+def in_batch_order(chunks: list[Chunk]) -> list[Chunk]:
     """Prefills first, then decodes by bucket: what `plan_paging` expects."""
     prefills = [chunk for chunk in chunks if not chunk.decodes]
     decodes = [chunk for chunk in chunks if chunk.decodes]
     return prefills + sorted(decodes, key=decode_bucket)
 
 
-def plan_paging(pool: PagePool, chunks: Sequence[Chunk], device: torch.device) -> Paging:
+def plan_paging(pool: PagePool, chunks: list[Chunk], device: torch.device) -> Paging:
     """Where the batch's keys and values go and what each part of it attends to.
 
     `chunks` are in batch order and their tables hold pages for every token of the chunk.
@@ -61,7 +61,7 @@ def plan_paging(pool: PagePool, chunks: Sequence[Chunk], device: torch.device) -
 
 
 def _decode_group(
-    pool: PagePool, chunks: Sequence[Chunk], begin: int, device: torch.device
+    pool: PagePool, chunks: list[Chunk], begin: int, device: torch.device
 ) -> tuple[DecodeGroup, NDArray[np.int64]]:
     page_tokens = pool.layout.page_tokens
     past = np.array([chunk.sequence.num_cached for chunk in chunks])

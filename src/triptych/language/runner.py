@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from triptych.kv.pages import PagePool
 from triptych.language.paging import in_batch_order, plan_paging
-from triptych.language.sequence import Chunk, PlacedRows
-from triptych.language.sequence import Sequence as Request
+from triptych.language.sequence import Chunk, PlacedRows, Sequence
 from triptych.models.interface import EmbeddingRows, ForwardBatch, LanguageModel
 
 
@@ -23,7 +20,7 @@ class Runner:
         self._pool = pool
         self._device = device
 
-    def run(self, chunks: Sequence[Chunk]) -> tuple[list[Request], torch.Tensor]:
+    def run(self, chunks: list[Chunk]) -> tuple[list[Sequence], torch.Tensor]:
         """Compute every chunk: their tokens are cached then.
 
         Returns the sequences whose next token is due, with its logits [k, vocab] float32.
@@ -38,7 +35,7 @@ class Runner:
             chunk.sequence.num_cached += chunk.num_tokens
         return due, logits
 
-    def _batch(self, chunks: Sequence[Chunk]) -> tuple[ForwardBatch, NDArray[np.int64]]:
+    def _batch(self, chunks: list[Chunk]) -> tuple[ForwardBatch, NDArray[np.int64]]:
         """The forward's input, and the batch rows whose logits are wanted."""
         counts = np.array([chunk.num_tokens for chunk in chunks])
         ends = np.cumsum(counts)
@@ -77,7 +74,7 @@ class Runner:
         return found
 
 
-def _positions(sequence: Request, first: int, last: int) -> NDArray[np.int64]:
+def _positions(sequence: Sequence, first: int, last: int) -> NDArray[np.int64]:
     """[rows, last - first]: the prompt's own; behind it the token index, shifted by delta but in row 0."""
     prompt = sequence.positions[:, first:last]
     if last <= sequence.num_prompt:
