@@ -119,11 +119,12 @@ def worker(
         secret = new_secret()
     if secret is None:
         raise ConfigError(f"workers share a secret: give --secret-file, or set {SECRET_VARIABLE}")
+    what = _model(model, served_model_name, dtype, device, threads or _cores())
     listener = listen(host, port)
     run_worker(
         WorkerConfig(
             role=role,
-            model=_model(model, served_model_name, dtype, device, threads or _cores()),
+            model=what,
             secret=secret,
             server=ServerConfig(host=host, port=listener.getsockname()[1]),
             media=_media_config(media_file_root, media_allow_network, media_allow_host),
@@ -201,7 +202,7 @@ def main() -> None:
         if sys.argv[1:2] == ["child"]:
             _child(sys.argv[2], int(sys.argv[3]))
         else:
-            app()
+            app(sys.argv[1:])
     except TriptychError as error:
         text = Text.assemble(("error", "bold red"), " ", error.message)
         Console(stderr=True).print(text, soft_wrap=True)

@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import torch
+from model.make_tiny import make_tiny
 
 ROOT = Path(__file__).parent.parent.parent
 
@@ -30,3 +32,19 @@ def own_signals() -> Iterator[None]:
     yield
     for number, handler in before.items():
         signal.signal(number, handler)
+
+
+@pytest.fixture(scope="session")
+def tiny_omni(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The built-in model with random weights."""
+    directory = tmp_path_factory.mktemp("tiny") / "tiny-omni"
+    make_tiny(directory)
+    return directory
+
+
+@pytest.fixture
+def own_threads() -> Iterator[None]:
+    """What a test sets with `torch.set_num_threads` is taken back."""
+    before = torch.get_num_threads()
+    yield
+    torch.set_num_threads(before)

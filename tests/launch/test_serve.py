@@ -15,13 +15,13 @@ import pytest
 from rich.console import Console
 
 from tests.flow.served import descendants, is_running, listening_port, wait_until
+from tests.launch.acting import SECONDS, run_while
 from triptych.config import Layout, ModelConfig, RouterConfig, ServerConfig
 from triptych.errors import ConfigError, StartupError
 from triptych.launch.processes import listen
 from triptych.launch.serve import Member, ServeConfig, serve, start_layout
 
 SECRET = b"0123456789abcdef"
-SECONDS = 30.0
 
 
 def config(
@@ -67,23 +67,7 @@ class Screen:
 
 
 def serve_while(wanted: ServeConfig, screen: Screen, act: Callable[[], None]) -> None:
-    """Serve on this thread, `act` on another, then SIGTERM."""
-    failures: list[BaseException] = []
-
-    def run() -> None:
-        try:
-            act()
-        except BaseException as error:  # noqa: BLE001 -- raised below, on the test's own thread
-            failures.append(error)
-        os.kill(os.getpid(), signal.SIGTERM)
-
-    thread = threading.Thread(target=run)
-    thread.start()
-    try:
-        serve(wanted, screen.console)
-    finally:
-        thread.join(SECONDS)
-    assert failures == []
+    run_while(lambda: serve(wanted, screen.console), act)
 
 
 @pytest.mark.usefixtures("stand_in", "own_signals")
@@ -161,7 +145,7 @@ def test_a_signal_while_starting_stops_everything(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("stand_in", "own_signals")
 def test_a_process_that_ends_while_starting_ends_everything(tmp_path: Path) -> None:
-    with pytest.raises(StartupError, match="encode 1 could not start"):
+    with pytest.raises(StartupError, match=r"(encode|prefill-decode) 1 could not start"):
         serve(config(tmp_path, "e+pd", name="broken"), Screen().console)
     assert children() == {}
 

@@ -10,7 +10,9 @@ from importlib.metadata import version
 
 import msgspec
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
 
 
 class Result(msgspec.Struct, frozen=True, kw_only=True):
@@ -61,15 +63,15 @@ def show(results: Sequence[Result], notes: Sequence[str], console: Console, *, a
         for result in results:
             console.out(msgspec.json.encode(result).decode(), highlight=False)
         return
-    table = Table(caption="\n".join([*notes, machine()]), caption_justify="left")
+    table = Table(caption=Text("\n".join([*notes, machine()])), caption_justify="left")
     for name in ("case", "ours", "baseline", "its value", "unit", "ratio", "runs", "outputs equal"):
         table.add_column(name, justify="left" if name in ("case", "baseline", "unit") else "right")
     for r in results:
         equal = {True: "yes", False: "no", None: "–"}[r.equal]
         table.add_row(
-            r.case,
+            escape(r.case),
             f"{r.ours:g}",
-            r.baseline,
+            escape(r.baseline),
             f"{r.baseline_value:g}",
             r.unit,
             f"{r.ratio:.2f}×",
