@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import cast
 
@@ -185,6 +186,18 @@ def test_read_only_pixels_are_accepted(checkpoints: Path) -> None:
     pixels = _noise(60, 60, 3)
     pixels.flags.writeable = False
     assert HFMediaProcessor(checkpoints / "qwen3_vl").process("image", DecodedImage(pixels)).num_tokens > 0
+
+
+def test_threads_share_a_processor(checkpoints: Path) -> None:
+    processor = HFMediaProcessor(checkpoints / "qwen3_omni")
+    sizes = [(60 + 20 * i, 200) for i in range(8)]
+    media = [DecodedImage(_noise(*size, 3)) for size in sizes]
+    expected = [processor.process("image", decoded) for decoded in media]
+    with ThreadPoolExecutor(4) as pool:
+        got = list(pool.map(lambda decoded: processor.process("image", decoded), media))
+    for mine, alone in zip(got, expected, strict=True):
+        assert mine.metadata == alone.metadata
+        assert torch.equal(mine.inputs["pixel_values"], alone.inputs["pixel_values"])
 
 
 def test_options_digest_names_the_processor_config(checkpoints: Path, tmp_path: Path) -> None:

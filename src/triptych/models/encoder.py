@@ -118,5 +118,5 @@ def _namespace(model: PreTrainedModel) -> str:
     digest = hashlib.sha256(f"{transformers.__version__}\0{type(model).__name__}\0{described}".encode())
     for name, parameter in sorted(model.named_parameters()):
         digest.update(f"\0{name}\0{parameter.dtype}\0{tuple(parameter.shape)}\0".encode())
-        digest.update(parameter.detach().cpu().contiguous().view(torch.uint8).numpy().data)
+        digest.update(parameter.detach().cpu().reshape(-1).view(torch.uint8).numpy().data)
     return digest.hexdigest()[:32]
