@@ -20,7 +20,7 @@ from triptych.messages import ChatMessage, MediaItem, MediaPart, Metadata, Metad
 
 Part = str
 """A text, or "<image>", "<audio>", "<video>" for the next item of that modality."""
-_FPS = 4.0
+FRAMES_PER_SECOND = 4.0
 _FRAMES = (8, 6, 8)
 _AUDIO_SECONDS = (2.0, 1.19, 0.4)
 _IMAGE_SIZES = ((120, 200), (96, 96), (70, 64))
@@ -114,7 +114,12 @@ _KEYWORDS: Mapping[Modality, str] = {"image": "images", "audio": "audio", "video
 
 def _described(video: NDArray[np.generic]) -> VideoMetadata:
     n = len(video)
-    return VideoMetadata(total_num_frames=n, fps=_FPS, duration=n / _FPS, frames_indices=list(range(n)))
+    return VideoMetadata(
+        total_num_frames=n,
+        fps=FRAMES_PER_SECOND,
+        duration=n / FRAMES_PER_SECOND,
+        frames_indices=list(range(n)),
+    )
 
 
 def _hugging_face_messages(conv: Conversation) -> list[dict[str, object]]:
@@ -145,7 +150,7 @@ def _metadata(
         arrays["audio_feature_lengths"] = np.asarray([mel])
         arrays["num_audio_tokens"] = _audio_tokens(int(mel))
     if modality == "video":
-        arrays |= {"frames_indices": np.arange(len(medium)), "fps": np.asarray([_FPS])}
+        arrays |= {"frames_indices": np.arange(len(medium)), "fps": np.asarray([FRAMES_PER_SECOND])}
         if "video_grid_thw" not in batch:
             arrays = {"num_frames": np.asarray([len(medium)])}
     if modality == "image" and "image_grid_thw" not in batch:

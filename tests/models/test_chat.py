@@ -11,13 +11,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 import transformers
+from numpy.typing import NDArray
 
-from tests.models.reference import Conversation, conversation, metadata_array, process
+from tests.models.reference import FRAMES_PER_SECOND, Conversation, conversation, metadata_array, process
 from tests.tiny_models import EOS_BYTES, FAMILIES, MODALITIES
 from triptych.errors import InvalidHandle, InvalidRequest, UnsupportedModality
+from triptych.media.types import Decoded, DecodedAudio, DecodedImage, DecodedVideo, VideoInfo
 from triptych.messages import ChatMessage, MediaItem, MediaPart, TextPart
 from triptych.models.chat import HFChatTokenizer
 from triptych.models.interface import Prompt
+from triptych.models.processor import HFMediaProcessor
 
 Checkpoints = Callable[[str], Path]
 
@@ -95,6 +98,32 @@ def test_text_alone_has_the_processors_ids(
         ("system", ["Be brief."]), ("user", ["Hello", " there"]), ("assistant", ["Hi <|im_end|>"])
     )
     assert check_same_ids(checkpoints(family), tokenizers(family), conv).items == ()
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_metadata_of_the_encode_half_gives_the_processors_ids(
+    family: str, checkpoints: Checkpoints, tokenizers: Tokenizers
+) -> None:
+    parts = [f"<{modality}>" for modality in MODALITIES[family]]
+    conv = conversation(("user", ["a", *parts, "b", *parts]), even_videos=True)
+    media = HFMediaProcessor(checkpoints(family))
+    processed = [media.process(i.modality, decoded(m)) for i, m in zip(conv.items, conv.media, strict=True)]
+    prompt = tokenizers(family).render(conv.messages, conv.items, [one.metadata for one in processed])
+    assert prompt.token_ids == process(checkpoints(family), conv).token_ids
+    assert [sum(n for _, n in placed.runs) for placed in prompt.items] == [
+        one.num_tokens for one in processed
+    ]
+
+
+def decoded(medium: NDArray[np.generic]) -> Decoded:
+    if medium.ndim == 1:
+        return DecodedAudio(samples=medium.astype(np.float32), sample_rate_hz=16_000)
+    if medium.ndim == 3:
+        return DecodedImage(pixels=medium.astype(np.uint8))
+    n, height, width, _ = medium.shape
+    info = VideoInfo(n, FRAMES_PER_SECOND, n / FRAMES_PER_SECOND, height, width)
+    times = tuple(i / FRAMES_PER_SECOND for i in range(n))
+    return DecodedVideo(medium.astype(np.uint8), tuple(range(n)), times, info)
 
 
 def test_frames_with_timestamps_between_them_are_runs_of_one_video(
