@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,18 +10,13 @@ import pytest
 import torch
 from model.make_tiny import make_tiny
 
-ROOT = Path(__file__).parent.parent.parent
+from tests.standing_in import stand_in_for_python
 
 
 @pytest.fixture
 def stand_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """From now on children run `child_program.py`. Returns what is started in place of Python."""
-    script = tmp_path / "python"
-    script.write_text(f'#!/bin/sh\nexec {sys.executable} -m tests.launch.child_program "$@"\n')
-    script.chmod(0o755)
-    monkeypatch.setenv("PYTHONPATH", str(ROOT))
-    monkeypatch.setattr(sys, "executable", str(script))
-    return script
+    return stand_in_for_python("tests.launch.child_program", tmp_path, monkeypatch)
 
 
 @pytest.fixture
