@@ -1,4 +1,4 @@
-"""All servers get the same new pictures in turn; the results say which was better, and whether it was equal."""
+"""All servers get the same new pictures in turn; results say which was better and whether it was equal."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ def config(model: Path) -> WorkerConfig:
 
 @pytest.mark.usefixtures("own_threads")
 def test_a_picture_is_encoded_and_read_from_shared_memory(tiny_omni: Path) -> None:
-    before = threading.active_count(), shared_memory_left()
+    before = threading.active_count()
 
     async def main() -> None:
         signer = HandleSigner(SECRET)
@@ -51,13 +51,14 @@ def test_a_picture_is_encoded_and_read_from_shared_memory(tiny_omni: Path) -> No
             assert found.tensor.shape == (ref.num_tokens, ref.width)
             assert bool(found.tensor.isfinite().all())
             assert (item.peer_host, item.peer_port) == ("127.0.0.1", 4321)
+            assert f"@{ref.tensor.address}" in shared_memory_left()
+        assert f"@{ref.tensor.address}" not in shared_memory_left()
         with pytest.raises(EmbeddingUnavailable):
             await asyncio.to_thread(reader.fetch, ref.tensor, 20.0)
         reader.close()
 
     asyncio.run(main())
-    assert threading.active_count() == before[0]
-    assert shared_memory_left() <= before[1]
+    assert threading.active_count() == before
 
 
 @pytest.mark.usefixtures("own_threads")
