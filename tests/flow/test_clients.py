@@ -18,11 +18,11 @@ def client(server: Served) -> OpenAI:
     return OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0, timeout=120)
 
 
-def parts() -> list[ChatCompletionContentPartParam]:
-    audio = sound(2).url.partition(",")[2]
+def parts(seed: int = 1) -> list[ChatCompletionContentPartParam]:
+    audio = sound(seed).url.partition(",")[2]
     return [
         {"type": "text", "text": "an image "},
-        {"type": "image_url", "image_url": {"url": picture(1).url}},
+        {"type": "image_url", "image_url": {"url": picture(seed).url}},
         {"type": "text", "text": " a sound "},
         {"type": "input_audio", "input_audio": {"data": audio, "format": "wav"}},
         {"type": "text", "text": " what are they?"},
@@ -129,7 +129,8 @@ def test_timings_name_every_stage_once(server: Served) -> None:
     status, reply = server.post(
         {
             "model": MODEL,
-            "messages": [{"role": "user", "content": parts()}],
+            # Media that no cache has seen: a hit is neither decoded nor processed.
+            "messages": [{"role": "user", "content": parts(seed=99)}],
             "max_tokens": 4,
             "include_timings": True,
         }

@@ -26,7 +26,7 @@ from tests.flow.served import (
 TEXT = {"messages": [{"role": "user", "content": "hello"}], "max_tokens": 3, "model": "tiny-omni"}
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def own(tiny_omni: Path) -> Iterator[Served]:
     """An e+pd server of this test's own, to be killed."""
     port = free_port()
