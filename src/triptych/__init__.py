@@ -1,1 +1,1 @@
-"""Triptych: a multimodal server whose media preparation, encoding, prefill and decode run, scale and fail apart."""
+"""A multimodal server whose media preparation, encoding, prefill and decode run, scale and fail apart."""

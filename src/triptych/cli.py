@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 import socket
 import sys
 from pathlib import Path
@@ -24,6 +23,7 @@ from triptych.config import (
     RouterConfig,
     ServerConfig,
     WorkerConfig,
+    available_cores,
     cluster_secret,
     new_secret,
 )
@@ -83,7 +83,9 @@ def serve(
 
     num_forward = 2 if layout == "none" else encode_workers + prefill_decode_workers
     config = ServeConfig(
-        model=_model(model, served_model_name, dtype, device, threads or max(1, _cores() // num_forward)),
+        model=_model(
+            model, served_model_name, dtype, device, threads or max(1, available_cores() // num_forward)
+        ),
         secret=cluster_secret() or new_secret(),
         layout=layout,
         server=ServerConfig(host=host, port=port),
@@ -119,7 +121,7 @@ def worker(
         secret = new_secret()
     if secret is None:
         raise ConfigError(f"workers share a secret: give --secret-file, or set {SECRET_VARIABLE}")
-    what = _model(model, served_model_name, dtype, device, threads or _cores())
+    what = _model(model, served_model_name, dtype, device, threads or available_cores())
     listener = listen(host, port)
     run_worker(
         WorkerConfig(
@@ -253,7 +255,3 @@ def _media_config(root: Path | None, networks: tuple[str, ...], hosts: tuple[str
         allowed_hosts=hosts, allowed_networks=networks, file_root=None if root is None else root.resolve()
     )
     return MediaConfig(fetch=fetch, decode=DecodeConfig())
-
-
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

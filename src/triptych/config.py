@@ -1,10 +1,10 @@
-"""One frozen config a component, composed in `WorkerConfig` and `RouterConfig`. Environment is read here only."""
+"""One frozen config a component, composed in `WorkerConfig` and `RouterConfig`; environment is read here."""
 
 from __future__ import annotations
 
 import os
 import secrets
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
@@ -74,8 +74,11 @@ class ModelConfig:
 
 @dataclass(frozen=True, slots=True)
 class EncoderConfig:
-    max_batch_tokens: int = 4096
-    """Embedding rows of one forward pass."""
+    max_batch_tokens: int = 512
+    """Embedding rows of one forward pass (a larger item goes alone). A CPU gains nothing from larger batches,
+    and every item of a batch waits for the last."""
+    num_lanes: int = 0
+    """Forward passes at a time; 0 is filled in by `resolve`."""
     batch_wait_seconds: float = 0.002
     """How long the batch former waits for company."""
     max_queue_items: int = 1024
@@ -138,6 +141,24 @@ class RouterConfig:
     encode_timeout_seconds: float = 120.0
 
 
+def available_cores() -> int:
+    """Cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def resolve(config: WorkerConfig, num_cores: int) -> WorkerConfig:
+    """`config` with everything that depends on the machine filled in.
+
+    On a CPU the encoder gets a lane for every core that one pass leaves free: passes of one thread each keep
+    all cores busy without waiting for each other. A device runs one pass at a time.
+    """
+    if config.encoder.num_lanes:
+        return config
+    on_cpu = config.model.device == "cpu"
+    num_lanes = max(1, num_cores // config.model.num_threads) if on_cpu else 1
+    return replace(config, encoder=replace(config.encoder, num_lanes=num_lanes))
+
+
 def cluster_secret(secret_file: Path | None = None) -> bytes | None:
     """The secret that signs handles: from a file, else from the environment; None if neither is given.
 
@@ -154,7 +175,9 @@ def cluster_secret(secret_file: Path | None = None) -> bytes | None:
         if not value:
             return None
     if len(value) < MIN_SECRET_BYTES:
-        raise ConfigError(f"the cluster secret has {len(value)} bytes; at least {MIN_SECRET_BYTES} are needed")
+        raise ConfigError(
+            f"the cluster secret has {len(value)} bytes; at least {MIN_SECRET_BYTES} are needed"
+        )
     return value
 
 

@@ -206,7 +206,7 @@ class PromptItem(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
 
 class GenerateRequest(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """Prompt ids and references for the engine; stop strings are not its business (see `language/text.py`)."""
+    """Prompt ids and references for the engine; stop strings are not its business (`language/text.py`)."""
 
     request_id: str
     token_ids: tuple[int, ...]
@@ -222,7 +222,7 @@ class Cancel(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
 
 class TokenLogprobs(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """Log-probabilities at one output position, from the unmodified distribution; `top` is likeliest first."""
+    """Log-probabilities at one output position, of the unmodified distribution; `top` is likeliest first."""
 
     logprob: float
     top: tuple[tuple[int, float], ...] = ()

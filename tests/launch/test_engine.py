@@ -58,7 +58,8 @@ def test_it_generates_and_ends_with_its_front(tiny_omni: Path) -> None:
     assert theirs.fileno() == -1
 
 
-def test_a_directory_without_a_model_is_refused(tmp_path: Path) -> None:
+def test_the_front_learns_why_an_engine_cannot_start(tmp_path: Path) -> None:
     ours, theirs = socket.socketpair()
-    with ours, theirs, pytest.raises(CheckpointError, match=str(tmp_path)):
-        run_engine(spec(tmp_path), theirs)
+    run_engine(spec(tmp_path), theirs)
+    with pytest.raises(CheckpointError, match=str(tmp_path)):
+        asyncio.run(EngineClient(ours).ready(SECONDS))

@@ -1,4 +1,4 @@
-"""One thread that runs the encoder over the items of all requests, batch by batch."""
+"""The threads that run the encoder over the items of all requests, batch by batch."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _log = logging.getLogger(__name__)
 _CLOSE_SECONDS = 30.0
 
 Done = Callable[[torch.Tensor | TriptychError, float], None]
-"""Called once from the encoder's thread: rows or error, and how long the forward pass took, in seconds."""
+"""Called once from an encoder thread: rows or error, and how long the forward pass took, in seconds."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -55,9 +55,11 @@ class EncoderLoad:
 
 
 class EncoderRunner:
-    """Owns the encoder's thread. `submit`, `load` and `close` may be called from any thread.
+    """Owns the encoder's lanes: `num_lanes` threads, each with a forward pass of its own under way.
 
-    A batch that fails is tried again item by item, so that one bad item fails alone.
+    On a CPU, lanes of one core each keep all cores busy without waiting for each other; a device needs one.
+    `submit`, `load` and `close` may be called from any thread. A batch that fails is tried again item by
+    item, so that one bad item fails alone.
     """
 
     def __init__(self, model: EncoderModel, config: EncoderConfig) -> None:
@@ -69,8 +71,12 @@ class EncoderRunner:
         self._busy_seconds = 0.0
         self._num_batches = 0
         self._num_items = 0
-        self._thread = threading.Thread(target=self._run, name="encoder", daemon=True)
-        self._thread.start()
+        self._lanes = [
+            threading.Thread(target=self._run, name=f"encoder {lane + 1}", daemon=True)
+            for lane in range(max(1, config.num_lanes))
+        ]
+        for lane in self._lanes:
+            lane.start()
 
     def submit(self, item: ProcessedItem, done: Done) -> EncodeJob:
         """Queue `item`.
@@ -103,14 +109,16 @@ class EncoderRunner:
             return EncoderLoad(self._busy_seconds, self._num_batches, self._num_items, len(self._queue))
 
     def close(self) -> None:
-        """Let the running batch finish, fail what is queued, end the thread. Can be called twice."""
+        """Let running batches finish, fail what is queued, end the threads. Can be called twice."""
         with self._changed:
             self._closing = True
             left, self._queue = self._queue, []
-            self._changed.notify()
+            self._changed.notify_all()
         for entry in left:
             _finish(entry, WorkerUnavailable("the encoder is shutting down"), 0.0)
-        self._thread.join(_CLOSE_SECONDS)
+        deadline = time.monotonic() + _CLOSE_SECONDS
+        for lane in self._lanes:
+            lane.join(max(0.0, deadline - time.monotonic()))
 
     def _run(self) -> None:
         while batch := self._next_batch():

@@ -6,22 +6,33 @@ import socket
 
 import torch
 
+from triptych.errors import StartupError
 from triptych.language.attention import PAGED_ATTENTION, register_paged_attention
 from triptych.language.engine import Engine
-from triptych.language.process import serve_engine
+from triptych.language.process import report_startup_failure, serve_engine
 from triptych.launch.engine_spec import EngineSpec
+from triptych.launch.memory import settle_memory
 from triptych.launch.torch_setup import prepare_torch, torch_dtype
-from triptych.models.checkpoint import load_part
+from triptych.models.checkpoint import LoadReport, load_part
 from triptych.models.eos import eos_token_ids
 from triptych.models.language import HFLanguageModel
 from triptych.transport.shm import ShmConsumer
 
 
 def run_engine(spec: EngineSpec, sock: socket.socket) -> None:
-    """Load the language model and step until the front closes `sock`."""
+    """Load the language model and step until the front closes `sock`, which is told if loading fails."""
+    try:
+        engine, report = _load(spec)
+    except StartupError as error:
+        report_startup_failure(sock, error)
+        return
+    settle_memory()
+    serve_engine(engine, sock, load_report=str(report))
+
+
+def _load(spec: EngineSpec) -> tuple[Engine, LoadReport]:
     prepare_torch(spec.model)
     register_paged_attention()
-    device = torch.device(spec.model.device)
     loaded, report = load_part(
         spec.model.path,
         "language",
@@ -29,14 +40,6 @@ def run_engine(spec: EngineSpec, sock: socket.socket) -> None:
         spec.model.device,
         attn_implementation=PAGED_ATTENTION,
     )
+    model = HFLanguageModel(loaded, eos_token_ids(spec.model.path, loaded.config))
     consumer = ShmConsumer(spec.transport, spec.secret)
-    engine = Engine(
-        HFLanguageModel(loaded, eos_token_ids(spec.model.path, loaded.config)),
-        spec.language,
-        consumer,
-        device,
-    )
-    try:
-        serve_engine(engine, sock, load_report=str(report))
-    finally:
-        consumer.close()
+    return Engine(model, spec.language, consumer, torch.device(spec.model.device)), report

@@ -51,6 +51,6 @@ async def build_language_stage(
     try:
         ready = await client.ready(_ENGINE_START_SECONDS)
     except WorkerUnavailable as error:
-        raise StartupError("the engine process could not start; its own message is above") from error
+        raise StartupError(f"the engine process could not start: {error.message}") from error
     metrics.kv_layout(ready.kv_page_tokens, ready.num_kv_pages)
     return PrefillDecodeStage(tokenizer, client, signer, metrics, ready.max_context_tokens)

@@ -14,9 +14,10 @@ from prometheus_client import CollectorRegistry
 
 from triptych.api.http import worker_app
 from triptych.api.service import ReadyState
-from triptych.config import WorkerConfig
+from triptych.config import WorkerConfig, available_cores, resolve
 from triptych.errors import InternalError, StartupError
 from triptych.launch.http import http_server, run_loop, run_server
+from triptych.launch.memory import settle_memory
 from triptych.launch.stages import WorkerStages, build_stages
 from triptych.messages import ChatEvent, ChatRequest, EncodedItem
 from triptych.telemetry import Metrics
@@ -55,7 +56,7 @@ def run_worker(config: WorkerConfig, listener: socket.socket) -> None:
     Raises:
         StartupError: the model cannot be loaded, or the engine process died.
     """
-    run_loop(_run(config, listener))
+    run_loop(_run(resolve(config, available_cores()), listener))
 
 
 async def _run(config: WorkerConfig, listener: socket.socket) -> None:
@@ -94,6 +95,7 @@ async def _start_and_watch(
     """Load the stages, then see that the engine lives; ends only by raising what is wrong."""
     begun = time.monotonic()
     worker.stages = await build_stages(config, metrics, stack)
+    settle_memory()
     worker.state = "ready"
     logger.info("%s worker ready after %.1f s", config.role, time.monotonic() - begun)
     await worker.stages.until_dead()

@@ -25,7 +25,7 @@ _Features = Callable[..., ModelOutput]
 
 
 class HFEncoder:
-    """An `EncoderModel` on a model of which `load_part` loaded the encoder. Not thread-safe.
+    """An `EncoderModel` on a model of which `load_part` loaded the encoder. Thread-safe.
 
     Attention and patch embedding are replaced by equal, faster forms; outputs stay within float32 rounding.
 

@@ -48,7 +48,7 @@ class MediaProcessor(Protocol):
 
 
 class EncoderModel(Protocol):
-    """The encoder half. Not thread-safe: one caller at a time."""
+    """The encoder half. Thread-safe: `encode` keeps no state, so passes of several threads overlap."""
 
     @property
     def namespace(self) -> str:
@@ -65,7 +65,7 @@ class EncoderModel(Protocol):
 
     def encode(self, items: Sequence[ProcessedItem]) -> list[torch.Tensor]:
         """One forward pass a modality present; returns [num_tokens, width] (self.dtype, CPU, contiguous) for
-        each item, in order. DeepStack layers are packed behind the main embedding: row = [main | layer 1 | ...].
+        each item, in order. DeepStack layers are packed behind the main rows: [main | layer 1 | ...].
         """
         ...
 
@@ -133,7 +133,7 @@ class Positions:
 
 @dataclass(frozen=True, slots=True)
 class EmbeddingRows:
-    """Rows to put in place of placeholder embeddings: `targets` [k] int64 batch indices, `rows` [k, width]."""
+    """What replaces placeholder embeddings: `targets` [k] int64 batch indices, `rows` [k, width]."""
 
     modality: Modality
     targets: torch.Tensor
