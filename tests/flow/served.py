@@ -145,12 +145,29 @@ def listening_port(pid: int) -> int:
     raise AssertionError(f"process {pid} listens nowhere")
 
 
-def shared_memory_left() -> set[str]:
-    """Names in /dev/shm and abstract sockets of ours."""
-    sockets = {
-        line.split()[-1] for line in Path("/proc/net/unix").read_text().splitlines() if "@triptych" in line
+def shared_memory_of(pids: set[int]) -> set[str]:
+    """Our abstract sockets and the files in /dev/shm that these processes hold."""
+    inodes = {os.readlink(fd) for pid in pids for fd in Path(f"/proc/{pid}/fd").iterdir() if fd.is_symlink()}
+    sockets = {name for inode, name in _triptych_sockets() if f"socket:[{inode}]" in inodes}
+    mapped = {
+        line.split()[5]
+        for pid in pids
+        for line in Path(f"/proc/{pid}/maps").read_text().splitlines()
+        if "/dev/shm/" in line
     }
-    return sockets | {entry.name for entry in Path("/dev/shm").iterdir()}
+    return sockets | mapped
+
+
+def left_of(names: set[str]) -> set[str]:
+    """Which of them are still there."""
+    sockets = {name for _, name in _triptych_sockets()}
+    return {name for name in names if name in sockets or Path(name).exists()}
+
+
+def _triptych_sockets() -> list[tuple[str, str]]:
+    """(inode, name) of every abstract socket of ours on the machine."""
+    fields = [line.split() for line in Path("/proc/net/unix").read_text().splitlines()[1:]]
+    return [(f[6], f[7]) for f in fields if len(f) > 7 and f[7].startswith("@triptych")]
 
 
 def _exchange(port: int, method: str, path: str, body: bytes | None) -> tuple[int, bytes]:

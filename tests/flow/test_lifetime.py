@@ -17,9 +17,10 @@ from tests.flow.served import (
     descendants,
     free_port,
     is_running,
+    left_of,
     listening_port,
     running,
-    shared_memory_left,
+    shared_memory_of,
     wait_until,
 )
 
@@ -52,17 +53,18 @@ def _command(pid: int) -> str:
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_every_process_ends_and_shared_memory_is_clean(tiny_omni: Path, number: signal.Signals) -> None:
-    before = shared_memory_left()
     port = free_port()
     with running(["serve", str(tiny_omni), "--layout", "e+pd"], port) as served:
         assert served.post(with_picture(1))[0] == 200
         family = descendants(served.process.pid)
         assert len(family) == 4  # encode, prefill-decode and its engine, router
+        held = shared_memory_of(family)
+        assert held
         served.process.send_signal(number)
         code = served.process.wait(STOP_SECONDS)
         assert code == (0 if number is not signal.SIGKILL else -signal.SIGKILL)
         wait_until(lambda: not any(is_running(pid) for pid in family), STOP_SECONDS)
-    assert shared_memory_left() <= before
+    assert left_of(held) == set()
 
 
 def test_a_dead_encode_worker_fails_its_requests_only_and_comes_back(own: Served) -> None:

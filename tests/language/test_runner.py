@@ -37,6 +37,9 @@ class Recorder:
         self.batches.append(batch)
         return batch.token_ids[:, None].float()
 
+    def check_width(self, modality: Modality, width: int) -> None:
+        raise NotImplementedError
+
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
         return hidden
 

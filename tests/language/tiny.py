@@ -9,6 +9,7 @@ from typing import cast
 import torch
 
 from triptych.config import LanguageConfig
+from triptych.errors import InvalidHandle
 from triptych.kv.layout import KvShape
 from triptych.language.attention import PAGED_ATTENTION, register_paged_attention
 from triptych.language.engine import Clock, Engine
@@ -95,6 +96,10 @@ class TinyLanguageModel:
             inputs_embeds=embeds[None], position_ids=batch.positions, use_cache=False, paging=batch.paging
         )
         return output.last_hidden_state[0]
+
+    def check_width(self, modality: Modality, width: int) -> None:
+        if width != HIDDEN:
+            raise InvalidHandle(f"{modality} rows of width {width}")
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
         return self._model.lm_head(hidden).float()

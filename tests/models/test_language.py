@@ -213,14 +213,11 @@ def test_metadata_that_does_not_fit_the_prompt_is_an_invalid_handle(
 def test_rows_of_a_wrong_width_are_an_invalid_handle(
     language_models: Callable[[str], HFLanguageModel],
 ) -> None:
-    batch = ForwardBatch(
-        token_ids=torch.tensor([1, 2]),
-        positions=torch.tensor([[0, 1]]).expand(4, 2),
-        embeddings=(EmbeddingRows("image", torch.tensor([0]), torch.zeros(1, 65)),),
-        paging=None,
-    )
+    model = language_models("qwen3_vl")
+    model.check_width("image", 64)
+    model.check_width("image", 64 * 3)
     with pytest.raises(InvalidHandle, match="width 65"):
-        language_models("qwen3_vl").forward(batch)
+        model.check_width("image", 65)
 
 
 @pytest.mark.parametrize(

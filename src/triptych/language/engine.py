@@ -175,6 +175,7 @@ class Engine:
             )
         for item in request.items:
             _check_item(item, len(request.token_ids))
+            self._model.check_width(item.ref.modality, item.ref.width)
         if self._num_waiting >= self._max_waiting:
             raise QueueFull(f"{self._num_waiting} requests wait already")
 

@@ -177,6 +177,11 @@ class LanguageModel(Protocol):
         appearance."""
         ...
 
+    def check_width(self, modality: Modality, width: int) -> None:
+        """Raises InvalidHandle if rows of that width are not this model's. For admission: once rows are in a
+        batch, its other requests would suffer with the one that brought them."""
+        ...
+
     def forward(self, batch: ForwardBatch) -> torch.Tensor:
         """Hidden states [n, hidden] after the last norm."""
         ...

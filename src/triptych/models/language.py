@@ -12,6 +12,7 @@ from transformers import PreTrainedModel
 from transformers.modeling_outputs import BaseModelOutputWithPast
 
 from triptych.errors import InvalidHandle
+from triptych.messages import Modality
 from triptych.models.checkpoint import LoadReport, load_part
 from triptych.models.decoder_support import check_decoder
 from triptych.models.eos import eos_token_ids
@@ -77,11 +78,6 @@ class HFLanguageModel:
 
     @torch.inference_mode()
     def forward(self, batch: ForwardBatch) -> torch.Tensor:
-        """Raises:
-        InvalidHandle: rows of a width that this model does not take.
-        """
-        for rows in batch.embeddings:
-            self._check_width(rows)
         embeds = self._embed(batch.token_ids)
         for rows in batch.embeddings:
             embeds[rows.targets] = rows.rows[:, : self._hidden_size].to(embeds)
@@ -99,10 +95,13 @@ class HFLanguageModel:
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
         return self._head(hidden).float()
 
-    def _check_width(self, rows: EmbeddingRows) -> None:
-        num_layers, rest = divmod(rows.rows.shape[1], self._hidden_size)
+    def check_width(self, modality: Modality, width: int) -> None:
+        num_layers, rest = divmod(width, self._hidden_size)
         if rest or num_layers < 1 or (num_layers > 1 and not self._takes_deepstack):
-            raise InvalidHandle(f"{rows.modality} rows of width {rows.rows.shape[1]} do not fit the model")
+            raise InvalidHandle(
+                f"{modality} embeddings of width {width} are not of this model: "
+                "encode and language workers must serve the same checkpoint"
+            )
 
     def _deepstack(
         self, embeddings: Sequence[EmbeddingRows], embeds: torch.Tensor
