@@ -82,7 +82,11 @@ def test_a_wrong_field_is_named(server: Served) -> None:
 
 
 def test_an_invented_reference_is_refused(server: Served) -> None:
-    part = {"type": "image_embeds", "image_embeds": {"image_grid_thw": [1, 4, 4]}, "uuid": "k"}
+    part: dict[str, object] = {
+        "type": "image_embeds",
+        "image_embeds": {"image_grid_thw": [1, 4, 4]},
+        "uuid": "k",
+    }
     handles = {
         "k": {
             "metadata": {"image_grid_thw": [[1, 4, 4]]},

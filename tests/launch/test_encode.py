@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.api.serving import new_metrics
-from tests.flow.served import shared_memory_left
+from tests.flow.served import left_of
 from tests.media.make_image import solid_png
 from tests.stages.encoding import asked
 from tests.stages.preparing import RED, images_of, inline
@@ -51,8 +51,8 @@ def test_a_picture_is_encoded_and_read_from_shared_memory(tiny_omni: Path) -> No
             assert found.tensor.shape == (ref.num_tokens, ref.width)
             assert bool(found.tensor.isfinite().all())
             assert (item.peer_host, item.peer_port) == ("127.0.0.1", 4321)
-            assert f"@{ref.tensor.address}" in shared_memory_left()
-        assert f"@{ref.tensor.address}" not in shared_memory_left()
+            assert left_of({f"@{ref.tensor.address}"})
+        assert not left_of({f"@{ref.tensor.address}"})
         with pytest.raises(EmbeddingUnavailable):
             await asyncio.to_thread(reader.fetch, ref.tensor, 20.0)
         reader.close()
