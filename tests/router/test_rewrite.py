@@ -92,7 +92,7 @@ def test_references_of_the_client_stay_beside_new_ones() -> None:
     assert [part["type"] for part in body["messages"][0]["content"]] == ["image_embeds", "image_embeds"]
     assert body["messages"][0]["content"][0] == EMBEDS
     assert body["ec_transfer_params"]["old"] == {"handle": "h"}
-    assert body["ec_transfer_params"]["ec_items"] == [{}, {"mm_hash": "k0"}]
+    assert body["ec_transfer_params"]["ec_items"] == [{"mm_hash": "old"}, {"mm_hash": "k0"}]
 
 
 def test_an_index_of_the_client_stays() -> None:

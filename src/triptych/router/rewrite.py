@@ -77,23 +77,28 @@ class MediaRequest:
     def metadata_only_body(self, encode_reply: bytes) -> bytes:
         """The client's request with each raw part replaced by its metadata, and the handles beside it.
 
+        Parts that were references already keep their own entry of `ec_items`.
+
         Raises:
             InternalError: the reply does not answer this request.
         """
         handles, entries = _read_reply(encode_reply, sum(part.is_raw for part in self.parts))
         remaining = iter(entries)
+        params = self.fields.get(PARAMS)
+        own: JsonObject = params if isinstance(params, dict) else {}
+        own_items = own.get(ITEMS)
+        stated = own_items if isinstance(own_items, list) else []
         replaced: dict[tuple[int, int], JsonObject] = {}
         items: list[Json] = []
-        for part in self.parts:
+        for at, part in enumerate(self.parts):
             if part.is_raw:
                 key, metadata = next(remaining)
                 replaced[part.message, part.place] = _metadata_only(part, metadata)
                 items.append({"mm_hash": key})
             else:
-                items.append({})
+                items.append(stated[at] if at < len(stated) else {})
         messages = [_replaced(message, at, replaced) for at, message in enumerate(self.messages)]
-        params = self.fields.get(PARAMS)
-        merged: JsonObject = {**(params if isinstance(params, dict) else {}), **handles, ITEMS: items}
+        merged: JsonObject = {**own, **handles, ITEMS: items}
         return msgspec.json.encode(self.fields | {"messages": messages, PARAMS: merged})
 
 
