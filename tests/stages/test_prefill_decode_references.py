@@ -73,6 +73,7 @@ def test_a_reference_whose_lease_is_over_may_be_encoded_again() -> None:
     found = refused(reference(index=1, seconds=-1.0))
     assert isinstance(found, EmbeddingUnavailable)
     assert found.retryable
+    assert found.message.startswith("image 2: ")
 
 
 def test_metadata_may_be_flattened_on_the_way() -> None:

@@ -9,7 +9,13 @@ from contextlib import aclosing
 from typing import Protocol
 
 from triptych.embeddings.handle import HandleSigner, same_metadata
-from triptych.errors import InvalidHandle, InvalidRequest, PromptTooLong, TriptychError
+from triptych.errors import (
+    EmbeddingUnavailable,
+    InternalError,
+    InvalidHandle,
+    InvalidRequest,
+    PromptTooLong,
+)
 from triptych.language.text import TextStream
 from triptych.messages import (
     ChatEvent,
@@ -59,6 +65,7 @@ class PrefillDecodeStage:
         Raises:
             InvalidRequest: raw media, which this stage does not open.
             InvalidHandle: a reference is forged, or does not fit its metadata.
+            PromptTooLong: the expanded prompt leaves no room for a token.
             TryLater: an embedding is lost, the engine died, the deadline passed.
         """
         refs = [self._verified(item, request.tenant) for item in request.items]
@@ -74,7 +81,7 @@ class PrefillDecodeStage:
         prompt = await asyncio.to_thread(
             self._tokenizer.render, request.messages, request.items, [ref.metadata for ref in refs]
         )
-        self._check_length(prompt, request)
+        self._check_length(prompt)
         spent_ms = (time.monotonic() - begun) * 1000
         wanted = GenerateRequest(
             request_id=request.request_id,
@@ -105,11 +112,13 @@ class PrefillDecodeStage:
             ref = self._signer.verify(item.handle, tenant, time.time()).ref
         except InvalidHandle as error:
             raise InvalidHandle(f"{item.name}: {error.message}") from error
+        except EmbeddingUnavailable as error:
+            raise EmbeddingUnavailable(f"{item.name}: {error.message}") from error
         if ref.modality != item.modality or not same_metadata(ref.metadata, item.metadata):
             raise InvalidHandle(f"{item.name}: the metadata differ from what the encode worker signed")
         return ref
 
-    def _check_length(self, prompt: Prompt, request: ChatRequest) -> None:
+    def _check_length(self, prompt: Prompt) -> None:
         length = len(prompt.token_ids)
         if length + 1 > self._max_context_tokens:
             media = sum(size for item in prompt.items for _, size in item.runs)
@@ -148,7 +157,7 @@ class _Reply:
 
     def finished(self) -> Finished:
         if self.finish_reason is None:
-            raise TriptychError("the engine ended a reply without a reason")
+            raise InternalError("the engine ended a reply without a reason")
         return Finished(
             finish_reason=self.finish_reason,
             num_prompt_tokens=self._num_prompt_tokens,
