@@ -32,6 +32,9 @@ decode        first token → last token
 response      the rest: HTTP, templates, tokenising, routing
 """
 
+TOGETHER: Final = frozenset((FETCH, MEDIA_DECODE, ENCODE))
+"""Stages in which a request's items run side by side: the longest counts. In the others they add up."""
+
 STAGE_SECONDS: Final = "triptych_stage_seconds"  # histogram, label stage: time of one request in one stage
 REQUESTS: Final = "triptych_requests"  # counter, labels role, code ("ok" or an error code)
 ENCODED_ITEMS: Final = "triptych_encoded_items"  # counter, label modality: encoder outputs made

@@ -5,10 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from triptych.messages import StageTiming
-from triptych.telemetry import ENCODE, FETCH, MEDIA_DECODE, STAGES
-
-TOGETHER = frozenset((FETCH, MEDIA_DECODE, ENCODE))
-"""Stages in which a request's items run side by side: the longest counts. In the others they add up."""
+from triptych.telemetry import STAGES, TOGETHER
 
 
 def merged(timings: Iterable[StageTiming]) -> tuple[StageTiming, ...]:

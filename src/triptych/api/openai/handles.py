@@ -15,11 +15,9 @@ import msgspec
 from triptych.api.openai.fields import Fields, as_object, as_text
 from triptych.errors import InvalidHandle, InvalidRequest
 from triptych.messages import MediaItem, StageTiming
-from triptych.telemetry import FETCH, MEDIA_DECODE, STAGES
+from triptych.telemetry import STAGES, TOGETHER
 
 ITEMS = "ec_items"
-TOGETHER = (FETCH, MEDIA_DECODE)
-"""Stages in which the items of a request run at the same time: the slowest one counts, not the sum."""
 
 
 @dataclass(frozen=True, slots=True)
