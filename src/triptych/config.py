@@ -49,7 +49,7 @@ class DecodeConfig:
     max_decoded_bytes: int = 2 * 1024**3
     """Of one item, decoded."""
     alpha_background: tuple[int, int, int] = (255, 255, 255)
-    num_threads: int = max(2, os.cpu_count() or 2)
+    num_threads: int = field(default_factory=lambda: max(2, available_cores()))
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +123,7 @@ class ServerConfig:
 class WorkerConfig:
     role: Role
     model: ModelConfig
-    secret: bytes
+    secret: bytes = field(repr=False)
     server: ServerConfig = field(default_factory=ServerConfig)
     media: MediaConfig = field(default_factory=MediaConfig)
     encoder: EncoderConfig = field(default_factory=EncoderConfig)

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import os
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack
 
-from triptych.config import WorkerConfig
+from triptych.config import WorkerConfig, available_cores
 from triptych.embeddings.handle import HandleSigner
 from triptych.embeddings.memory import MemoryStore
 from triptych.encoder.runner import EncoderRunner
@@ -36,7 +35,7 @@ async def build_encode_stage(
     stack.callback(runner.close)
     producer = ShmProducer(config.transport, config.secret)
     stack.callback(producer.close)
-    processing = ThreadPoolExecutor(max(1, (os.cpu_count() or 2) // 2), "process")
+    processing = ThreadPoolExecutor(max(1, available_cores() // 2), "process")
     stack.callback(processing.shutdown, cancel_futures=True)
     parts = EncodeParts(
         preparer=_preparer(config, stack),

@@ -37,7 +37,7 @@ logger = logging.getLogger(__name__)
 @dataclass(frozen=True, slots=True)
 class ServeConfig:
     model: ModelConfig
-    secret: bytes
+    secret: bytes = field(repr=False)
     layout: Layout = "none"
     server: ServerConfig = field(default_factory=ServerConfig)
     media: MediaConfig = field(default_factory=MediaConfig)
@@ -204,7 +204,7 @@ def _retry(start: Callable[[], None]) -> None:
 
 def _stop_all(members: Sequence[Member], grace_seconds: float) -> None:
     """The front first, so that requests under way still have their workers; then the others together."""
-    for member in reversed(members[-1:]):
+    for member in members[-1:]:
         if member.child is not None:
             member.child.stop(grace_seconds)
     for member in members:
