@@ -13,8 +13,7 @@ from triptych.language.process import report_startup_failure, serve_engine
 from triptych.launch.engine_spec import EngineSpec
 from triptych.launch.memory import settle_memory
 from triptych.launch.torch_setup import prepare_torch, torch_dtype
-from triptych.models.checkpoint import LoadReport, load_part
-from triptych.models.eos import eos_token_ids
+from triptych.models.checkpoint import LoadReport
 from triptych.models.language import HFLanguageModel
 from triptych.transport.shm import ShmConsumer
 
@@ -33,13 +32,8 @@ def run_engine(spec: EngineSpec, sock: socket.socket) -> None:
 def _load(spec: EngineSpec) -> tuple[Engine, LoadReport]:
     prepare_torch(spec.model)
     register_paged_attention()
-    loaded, report = load_part(
-        spec.model.path,
-        "language",
-        torch_dtype(spec.model),
-        spec.model.device,
-        attn_implementation=PAGED_ATTENTION,
+    model, report = HFLanguageModel.load(
+        spec.model.path, torch_dtype(spec.model), spec.model.device, PAGED_ATTENTION
     )
-    model = HFLanguageModel(loaded, eos_token_ids(spec.model.path, loaded.config))
     consumer = ShmConsumer(spec.transport, spec.secret)
     return Engine(model, spec.language, consumer, torch.device(spec.model.device)), report
