@@ -23,7 +23,7 @@ def require_linux() -> None:
         ConfigError: this system has no memfd or no abstract sockets.
     """
     if sys.platform != "linux":
-        raise ConfigError(f"transport shm needs Linux; on {sys.platform} choose inproc or tcp")
+        raise ConfigError(f"transport shm needs Linux; this is {sys.platform}")
 
 
 def new_nonce() -> bytes:
