@@ -3,7 +3,8 @@
 Who makes and who eats each:
 
     ChatRequest     api (from JSON)        → stages
-    EmbeddingRef    stages/encode          → (signed, through any router) → stages/prefill → engine
+    EmbeddingRef    stages/encode          → (signed, through any router) → stages/prefill_decode → engine
+    EncodedItem     stages/encode          → api (to JSON) → router
     GenerateRequest stages/prefill_decode  → engine process
     StepOutput      engine process         → stages/prefill_decode
     ChatEvent       stages                 → api

@@ -117,6 +117,7 @@ class Engine:
             InvalidHandle: an item's runs, rows and reference do not agree.
             InvalidRequest: the prompt is empty, or a request of this id is here.
             QueueFull: too many requests wait.
+            InternalError: the prompt's positions could not be computed.
         """
         try:
             self._check(request)
