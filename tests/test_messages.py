@@ -19,6 +19,7 @@ from triptych.messages import (
     GenerateRequest,
     MediaItem,
     MetadataArray,
+    Release,
     SamplingParams,
     StageTiming,
     StepOutput,
@@ -30,6 +31,7 @@ from triptych.messages import (
 INBOX = (
     GenerateRequest(request_id="r", token_ids=(1, 2), items=(), sampling=SamplingParams(), deadline_ms=5),
     Cancel(request_id="r"),
+    Release(refs=()),
 )
 OUTBOX = (
     EngineReady(

@@ -98,7 +98,8 @@ class LanguageConfig:
     kv_pool_bytes: int = 512 * 1024 * 1024
     max_embedding_bytes: int = 1024**3
     """Fetched embeddings held for requests that are not prefilled yet."""
-    num_fetch_threads: int = 8
+    num_fetch_threads: int = 64
+    """Fetches at a time; most of them wait for encoders, so that few would hold up what is ready."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -222,6 +222,12 @@ class Cancel(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     request_id: str
 
 
+class Release(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """References of a request that never reached the engine: it was refused before. No reply follows."""
+
+    refs: tuple[TensorRef, ...]
+
+
 class TokenLogprobs(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """Log-probabilities at one output position, of the unmodified distribution; `top` is likeliest first."""
 
@@ -268,7 +274,7 @@ class EngineReady(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     load_report: str
 
 
-EngineInbox = GenerateRequest | Cancel
+EngineInbox = GenerateRequest | Cancel | Release
 EngineOutbox = EngineReady | StepOutput | Failed
 
 

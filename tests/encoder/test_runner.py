@@ -140,6 +140,21 @@ def test_cancelled_item_is_not_encoded() -> None:
     assert results.is_empty
 
 
+def test_item_that_nobody_waits_for_any_more_is_not_encoded() -> None:
+    encoder, results = _Encoder(), _Results()
+    wanted = [True]
+    with _running(encoder) as runner:
+        _submit(runner, results, 0)
+        assert encoder.entered.wait(_SECONDS)
+        runner.submit(_item(1), lambda result, seconds: results.put(1, result, seconds), lambda: wanted[0])
+        _submit(runner, results, 2)
+        wanted[0] = False
+        encoder.gate.set()
+        assert set(results.take(2)) == {0, 2}
+    assert encoder.batches == [[0], [2]]
+    assert results.is_empty
+
+
 def test_item_in_the_encoder_cannot_be_cancelled() -> None:
     encoder, results = _Encoder(), _Results()
     with _running(encoder) as runner:

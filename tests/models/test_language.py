@@ -214,10 +214,10 @@ def test_rows_of_a_wrong_width_are_an_invalid_handle(
     language_models: Callable[[str], HFLanguageModel],
 ) -> None:
     model = language_models("qwen3_vl")
-    model.check_width("image", 64)
-    model.check_width("image", 64 * 3)
-    with pytest.raises(InvalidHandle, match="width 65"):
-        model.check_width("image", 65)
+    model.check_width("image", 64 * 3)  # two DeepStack layers behind the main rows
+    for width in (64, 65, 64 * 2, 64 * 4):
+        with pytest.raises(InvalidHandle, match=f"width {width}"):
+            model.check_width("image", width)
 
 
 @pytest.mark.parametrize(

@@ -129,6 +129,13 @@ class GatedProducer:
     def fail(self, ref: TensorRef, code: str, message: str) -> None:
         self.inner.fail(ref, code, message)
 
+    @property
+    def capacity_bytes(self) -> int:
+        return self.inner.capacity_bytes
+
+    def is_wanted(self, ref: TensorRef) -> bool:
+        return self.inner.is_wanted(ref)
+
     def withdraw(self, ref: TensorRef) -> None:
         self.inner.withdraw(ref)
 

@@ -89,8 +89,12 @@ class ScriptedEngine:
     hangs_after: int | None = None
     """Wait for ever after so many events."""
     requests: list[GenerateRequest] = field(default_factory=list[GenerateRequest])
+    released: list[TensorRef] = field(default_factory=list[TensorRef])
     num_open: int = 0
     num_cancelled: int = 0
+
+    def release(self, refs: tuple[TensorRef, ...]) -> None:
+        self.released.extend(refs)
 
     async def generate(self, request: GenerateRequest) -> AsyncGenerator[TokenEvent, None]:
         self.requests.append(request)

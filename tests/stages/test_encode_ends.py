@@ -14,6 +14,7 @@ from triptych.errors import (
     DeadlineExceeded,
     InternalError,
     MediaInvalid,
+    MediaLimitExceeded,
     QueueFull,
     TriptychError,
     UnsupportedModality,
@@ -82,11 +83,39 @@ def test_an_item_without_its_media_is_refused() -> None:
 
 def test_a_full_pool_is_try_later_and_keeps_nothing() -> None:
     async def test() -> None:
-        async with encoding(pool_bytes=ITEM_BYTES + ITEM_BYTES // 2) as part:
-            part.encoder.gate.close()
-            assert isinstance(await refusal(part, RED_URL, GREEN_URL), QueueFull)
-            part.encoder.gate.opened.set()
+        async with encoding(pool_bytes=2 * ITEM_BYTES) as part:
+            held = await part.stage.encode_items(asked(images_of(BLUE_URL)))
+            with pytest.raises(QueueFull):
+                await part.stage.encode(asked(images_of(RED_URL, GREEN_URL)))
+            assert part.num_slots == len(held)
             await part.stage.encode(asked(images_of(GREEN_URL)))
+
+    run(test)
+
+
+def test_what_never_fits_into_the_pool_is_not_told_to_try_again() -> None:
+    async def test() -> None:
+        async with encoding(pool_bytes=ITEM_BYTES + ITEM_BYTES // 2) as part:
+            error = await refusal(part, RED_URL, GREEN_URL)
+            assert isinstance(error, MediaLimitExceeded)
+            assert error.message.startswith("image 2: ")
+            await part.stage.encode(asked(images_of(GREEN_URL)))
+
+    run(test)
+
+
+def test_an_item_whose_reader_gave_up_is_not_encoded() -> None:
+    async def test() -> None:
+        async with encoding() as part:
+            part.encoder.gate.close()
+            await part.stage.encode_items(asked(images_of(BLUE_URL)))
+            assert await asyncio.to_thread(part.encoder.gate.reached.wait, 20)
+            (left,) = await part.stage.encode_items(asked(images_of(RED_URL)))
+            (kept,) = await part.stage.encode_items(asked(images_of(GREEN_URL)))
+            part.reader.release(left.ref.tensor)
+            part.encoder.gate.opened.set()
+            await asyncio.to_thread(part.reader.fetch, kept.ref.tensor, 20.0)
+            assert part.runner.load.num_items == 2
 
     run(test)
 

@@ -148,10 +148,12 @@ def test_timings_of_all_stages_come_together_and_into_the_metrics() -> None:
 def test_too_long_a_prompt_says_how_much_of_it_is_media() -> None:
     async def test() -> None:
         engine = ScriptedEngine()
-        request = chat_request("a" * (MAX_CONTEXT_TOKENS - 4), reference(embedding_ref(4)))
+        ref = embedding_ref(4)
+        request = chat_request("a" * (MAX_CONTEXT_TOKENS - 4), reference(ref))
         with pytest.raises(PromptTooLong, match=r"64 tokens .4 of them media.*holds 64"):
             await answered(language_stage(engine).chat(request))
         assert engine.requests == []
+        assert engine.released == [ref.tensor], "the encode worker keeps what nobody will read"
 
     run(test)
 

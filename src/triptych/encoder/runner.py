@@ -22,10 +22,19 @@ Done = Callable[[torch.Tensor | TriptychError, float], None]
 """Called once from an encoder thread: rows or error, and how long the forward pass took, in seconds."""
 
 
+Wanted = Callable[[], bool]
+"""Asked just before an item is encoded; must not wait."""
+
+
+def _always() -> bool:
+    return True
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class _Entry:
     item: ProcessedItem
     done: Done
+    wanted: Wanted
     submitted_at: float
 
 
@@ -78,14 +87,14 @@ class EncoderRunner:
         for lane in self._lanes:
             lane.start()
 
-    def submit(self, item: ProcessedItem, done: Done) -> EncodeJob:
-        """Queue `item`.
+    def submit(self, item: ProcessedItem, done: Done, wanted: Wanted = _always) -> EncodeJob:
+        """Queue `item`. If `wanted` says no when its turn comes it is dropped, and `done` is not called.
 
         Raises:
             QueueFull: `max_queue_items` are waiting.
             WorkerUnavailable: the runner is closed.
         """
-        entry = _Entry(item, done, time.monotonic())
+        entry = _Entry(item, done, wanted, time.monotonic())
         with self._changed:
             if self._closing:
                 raise WorkerUnavailable("the encoder is shutting down")
@@ -128,6 +137,8 @@ class EncoderRunner:
         """Wait for items, then for company; empty at the end."""
         with self._changed:
             while not self._closing:
+                # Requests that ended while their items waited here leave no work behind.
+                self._queue = [entry for entry in self._queue if entry.wanted()]
                 waiting = [entry.item.num_tokens for entry in self._queue]
                 if not waiting:
                     self._changed.wait()

@@ -12,7 +12,7 @@ from typing import Final
 
 import msgspec
 
-from triptych.errors import DeadlineExceeded, QueueFull, WorkerUnavailable, error_from_code
+from triptych.errors import DeadlineExceeded, QueueFull, TryLater, WorkerUnavailable, error_from_code
 from triptych.language.link import FrameSplitter, frame
 from triptych.messages import (
     Cancel,
@@ -21,7 +21,9 @@ from triptych.messages import (
     EngineReady,
     Failed,
     GenerateRequest,
+    Release,
     StepOutput,
+    TensorRef,
     TokenEvent,
 )
 
@@ -104,7 +106,11 @@ class EngineClient:
             QueueFull: too many requests are in flight here.
         """
         deadline = time.monotonic() + request.deadline_ms / 1000 + _GRACE_SECONDS
-        stream = self._open(request)
+        try:
+            stream = self._open(request)
+        except TryLater:
+            self.release(tuple(item.ref.tensor for item in request.items))
+            raise
         over = False
         try:
             while not over:
@@ -115,6 +121,11 @@ class EngineClient:
             del self._streams[request.request_id]
             if not over:
                 self._send(Cancel(request_id=request.request_id))
+
+    def release(self, refs: tuple[TensorRef, ...]) -> None:
+        """Give back references of a request that is not generated; never raises."""
+        if refs:
+            self._send(Release(refs=refs))
 
     def close(self) -> None:
         """Close the link: the engine stops. Can be called twice."""

@@ -35,6 +35,7 @@ from triptych.messages import (
     Modality,
     PromptItem,
     StepOutput,
+    TensorRef,
     TokenEvent,
 )
 from triptych.models.interface import LanguageModel
@@ -122,7 +123,7 @@ class Engine:
         try:
             self._check(request)
         except TriptychError:
-            self._fetcher.release(request.items)
+            self._fetcher.release(item.ref.tensor for item in request.items)
             raise
         deadline = self._clock() + request.deadline_ms / 1000
         if request.items:
@@ -131,6 +132,10 @@ class Engine:
         else:
             self._enqueue(request, Loaded(request.request_id, {}, ()))
         self._deadlines[request.request_id] = deadline
+
+    def release(self, refs: tuple[TensorRef, ...]) -> None:
+        """Give back references of a request that was refused before it came here."""
+        self._fetcher.release(refs)
 
     def cancel(self, request_id: str) -> None:
         """Free everything of a request. Unknown or ended: nothing happens."""

@@ -10,7 +10,7 @@ import queue
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 
@@ -120,9 +120,9 @@ class EmbeddingFetcher:
         self._waiting.append(job)
         self._start_waiting()
 
-    def release(self, items: tuple[PromptItem, ...]) -> None:
+    def release(self, refs: Iterable[TensorRef]) -> None:
         """Release the references of a request that is not submitted."""
-        for ref in {item.ref.tensor.lease_id: item.ref.tensor for item in items}.values():
+        for ref in {ref.lease_id: ref for ref in refs}.values():
             self._release_thread.submit(self._consumer.release, ref)
 
     def collect(self) -> list[Loaded | FetchFailed]:

@@ -14,7 +14,7 @@ import msgspec
 from triptych.errors import StartupError, TriptychError
 from triptych.language.engine import Engine, failed_event
 from triptych.language.link import FrameSplitter, frame
-from triptych.messages import Cancel, EngineInbox, Failed, GenerateRequest
+from triptych.messages import Cancel, EngineInbox, Failed, GenerateRequest, Release
 
 logger = logging.getLogger(__name__)
 
@@ -80,6 +80,8 @@ def _take(engine: Engine, messages: list[EngineInbox]) -> list[Failed]:
                     refused.append(failed_event(message.request_id, error))
             case Cancel():
                 engine.cancel(message.request_id)
+            case Release():
+                engine.release(message.refs)
     return refused
 
 

@@ -42,7 +42,10 @@ class HFLanguageModel:
         self._hidden_size = cast(int, self._text.hidden_size)
         self._dtype = model.dtype
         forward = cast(torch.nn.Module, model.get_decoder()).forward
-        self._takes_deepstack = "deepstack_visual_embeds" in inspect.signature(forward).parameters
+        takes_deepstack = "deepstack_visual_embeds" in inspect.signature(forward).parameters
+        vision = getattr(model.config, "vision_config", None)
+        indexes = cast("list[int] | None", getattr(vision, "deepstack_visual_indexes", None))
+        self._num_deepstack = len(indexes or []) if takes_deepstack else 0
 
     @classmethod
     def load(
@@ -96,8 +99,8 @@ class HFLanguageModel:
         return self._head(hidden).float()
 
     def check_width(self, modality: Modality, width: int) -> None:
-        num_layers, rest = divmod(width, self._hidden_size)
-        if rest or num_layers < 1 or (num_layers > 1 and not self._takes_deepstack):
+        num_layers = 1 if modality == "audio" else 1 + self._num_deepstack
+        if width != num_layers * self._hidden_size:
             raise InvalidHandle(
                 f"{modality} embeddings of width {width} are not of this model: "
                 "encode and language workers must serve the same checkpoint"

@@ -12,6 +12,7 @@ import time
 from collections.abc import Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
+from functools import partial
 
 import msgspec
 import torch
@@ -22,7 +23,14 @@ from triptych.embeddings.handle import HandleSigner
 from triptych.embeddings.interface import CachedEmbedding, EmbeddingStore
 from triptych.embeddings.key import embedding_key
 from triptych.encoder.runner import EncodeJob, EncoderRunner
-from triptych.errors import DeadlineExceeded, InternalError, MediaError, TriptychError, UnsupportedModality
+from triptych.errors import (
+    DeadlineExceeded,
+    InternalError,
+    MediaError,
+    MediaLimitExceeded,
+    TriptychError,
+    UnsupportedModality,
+)
 from triptych.media.types import PreparedItem, SkippedItem
 from triptych.messages import (
     ChatRequest,
@@ -35,6 +43,7 @@ from triptych.messages import (
 )
 from triptych.models.interface import EncoderModel, MediaProcessor, ProcessedItem
 from triptych.stages.prepare import Preparer
+from triptych.stages.timings import merged
 from triptych.telemetry import Metrics
 from triptych.transport.interface import Producer
 
@@ -109,9 +118,11 @@ class EncodeStage:
             async with asyncio.timeout(deadline_seconds):
                 groups, cached = await self._prepare(request, deadline_seconds)
                 fresh = [group for group in groups if group.key not in cached]
-                return await self._start(groups, cached, await self._process(fresh))
+                encodings = await self._start(groups, cached, await self._process(fresh))
         except TimeoutError as error:
             raise DeadlineExceeded("media were not ready before the request's deadline") from error
+        self._metrics.observe(merged(timing for encoding in encodings for timing in encoding.timings))
+        return encodings
 
     def withdraw(self, encodings: Sequence[Encoding]) -> None:
         """Give back what nobody will read: idempotent."""
@@ -188,6 +199,7 @@ class EncodeStage:
         cached: dict[str, CachedEmbedding],
         processed: dict[str, tuple[ProcessedItem, StageTiming]],
     ) -> tuple[Encoding, ...]:
+        self._check_room(groups, cached, processed)
         encodings: list[Encoding] = []
         try:
             for group in groups:
@@ -204,6 +216,25 @@ class EncodeStage:
             self.withdraw(encodings)
             raise
         return tuple(encodings)
+
+    def _check_room(
+        self,
+        groups: Sequence[_Group],
+        cached: dict[str, CachedEmbedding],
+        processed: dict[str, tuple[ProcessedItem, StageTiming]],
+    ) -> None:
+        """What cannot fit into an empty pool must not be told to try again."""
+        encoder, size_bytes = self._parts.encoder, 0
+        for group in groups:
+            found, item = cached.get(group.key), group.first.item
+            num_tokens = processed[group.key][0].num_tokens if found is None else found.num_tokens
+            size_bytes += num_tokens * encoder.widths[item.modality] * encoder.dtype.itemsize
+            if size_bytes > self._parts.producer.capacity_bytes:
+                raise MediaLimitExceeded(
+                    f"the request's embeddings up to here take {size_bytes} bytes, the pool holds "
+                    f"{self._parts.producer.capacity_bytes}: send fewer or smaller media",
+                    item=item.name,
+                )
 
     def _start_fresh(self, group: _Group, processed: ProcessedItem, timing: StageTiming) -> Encoding:
         modality = group.first.item.modality
@@ -228,7 +259,8 @@ class EncodeStage:
             )
 
         try:
-            job = self._parts.runner.submit(processed, done)
+            wanted = partial(self._parts.producer.is_wanted, ref.tensor)
+            job = self._parts.runner.submit(processed, done, wanted)
         except TriptychError:
             self._parts.producer.withdraw(ref.tensor)
             raise

@@ -27,6 +27,7 @@ from triptych.messages import (
     MediaItem,
     PromptItem,
     StageTiming,
+    TensorRef,
     TextDelta,
     TokenEvent,
     TokenText,
@@ -40,6 +41,10 @@ class Generator(Protocol):
     """The engine as this stage sees it. Closing the iterator cancels the request."""
 
     def generate(self, request: GenerateRequest) -> AsyncGenerator[TokenEvent, None]: ...
+
+    def release(self, refs: tuple[TensorRef, ...]) -> None:
+        """Give back the references of a request that will not be generated."""
+        ...
 
 
 class PrefillDecodeStage:
@@ -78,10 +83,15 @@ class PrefillDecodeStage:
     ) -> AsyncGenerator[ChatEvent, None]:
         """The same for references that need no signature: `refs[i]` belongs to `request.items[i]`."""
         begun = time.monotonic()
-        prompt = await asyncio.to_thread(
-            self._tokenizer.render, request.messages, request.items, [ref.metadata for ref in refs]
-        )
-        self._check_length(prompt)
+        try:
+            prompt = await asyncio.to_thread(
+                self._tokenizer.render, request.messages, request.items, [ref.metadata for ref in refs]
+            )
+            self._check_length(prompt)
+        except BaseException:
+            # Nobody will read them: the encode worker need not keep them for a whole lease.
+            self._engine.release(tuple(ref.tensor for ref in refs))
+            raise
         spent_ms = (time.monotonic() - begun) * 1000
         wanted = GenerateRequest(
             request_id=request.request_id,
@@ -96,9 +106,8 @@ class PrefillDecodeStage:
                 yield reply.delta(event)
                 if reply.finish_reason is not None:
                     break
-        finished = reply.finished()
-        self._metrics.observe(finished.timings)
-        yield finished
+        self._metrics.observe(reply.own_timings())
+        yield reply.finished()
 
     def _verified(self, item: MediaItem, tenant: str) -> EmbeddingRef:
         if item.metadata is None:
@@ -138,7 +147,7 @@ class _Reply:
         self._text = TextStream(request.sampling.stop)
         self._num_prompt_tokens = num_prompt_tokens
         self._num_output_tokens = 0
-        self._timings: tuple[StageTiming, ...] = request.item_timings
+        self._timings: tuple[StageTiming, ...] = ()
         self.finish_reason: FinishReason | None = None
 
     def delta(self, event: TokenEvent) -> TextDelta:
@@ -162,8 +171,12 @@ class _Reply:
             finish_reason=self.finish_reason,
             num_prompt_tokens=self._num_prompt_tokens,
             num_output_tokens=self._num_output_tokens,
-            timings=merged(self._timings),
+            timings=merged((*self._request.item_timings, *self._timings)),
         )
+
+    def own_timings(self) -> tuple[StageTiming, ...]:
+        """Without what the request says of its items: the stage that prepared them counts that."""
+        return merged(self._timings)
 
     def _token_text(self, event: TokenEvent) -> TokenText:
         assert event.logprobs is not None

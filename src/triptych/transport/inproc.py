@@ -89,6 +89,13 @@ class InprocProducer:
     def fail(self, ref: TensorRef, code: str, message: str) -> None:
         self._pool.fail(ref, code, message)
 
+    @property
+    def capacity_bytes(self) -> int:
+        return self._pool.capacity_bytes
+
+    def is_wanted(self, ref: TensorRef) -> bool:
+        return self._pool.is_wanted(ref)
+
     def withdraw(self, ref: TensorRef) -> None:
         self._pool.withdraw(ref)
 

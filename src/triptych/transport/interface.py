@@ -57,6 +57,16 @@ class Producer(Protocol):
         """Readers get that error instead of a tensor. Idempotent."""
         ...
 
+    @property
+    def capacity_bytes(self) -> int:
+        """Size of the whole pool: what exceeds it can never be reserved."""
+        ...
+
+    def is_wanted(self, ref: TensorRef) -> bool:
+        """Whether anybody can still read what would be published: False once the slot was released, withdrawn
+        or failed, or has expired. Work on it is then in vain."""
+        ...
+
     def withdraw(self, ref: TensorRef) -> None:
         """Free the slot unless a reader holds it; then at its end. Idempotent."""
         ...

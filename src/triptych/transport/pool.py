@@ -96,6 +96,15 @@ class SlotPool:
             self.table.fail(claim_of(ref), code, message[:MAX_FAILURE_CHARACTERS])
         self._changed()
 
+    @property
+    def capacity_bytes(self) -> int:
+        return self.usage().capacity_bytes
+
+    def is_wanted(self, ref: TensorRef) -> bool:
+        """See `Producer.is_wanted`."""
+        with self.lock:
+            return self.table.is_pending(claim_of(ref))
+
     def withdraw(self, ref: TensorRef) -> None:
         """See `Producer.withdraw`."""
         with self.lock:

@@ -139,6 +139,12 @@ class SlotTable:
             raise EmbeddingUnavailable(f"{claim.key} is not here: never was, expired, released or remade")
         return slot
 
+    def is_pending(self, claim: Claim) -> bool:
+        """Whether the slot waits for its tensor, and somebody may yet read it."""
+        self.sweep()
+        slot = self._live.get(claim.lease_id)
+        return slot is not None and slot.claim == claim and slot.state is SlotState.PENDING
+
     def begin_write(self, claim: Claim) -> Slot | None:
         """Hold the memory for writing; None if nobody waits for it any more. Pair with `end_write`."""
         self.sweep()
