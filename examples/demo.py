@@ -103,15 +103,20 @@ def ask(console: Console, port: int) -> int:
         for choice in event["choices"]:
             text = choice["delta"].get("content") or ""
             num_tokens += bool(text)
-            console.print(text, end="", markup=False, highlight=False)
+            # Random weights write control characters too: a terminal must not obey them.
+            console.print(printable(text), end="", markup=False, highlight=False)
         usage = event if event.get("usage") else usage
     total_ms = (time.perf_counter() - begun) * 1000
-    console.print("\n")
+    console.print("\n[dim](the built-in model has random weights, so it babbles)[/dim]\n")
     if not num_tokens or not usage:
         console.print("[red]no answer came[/red]")
         return 1
     show_times(console, usage, total_ms)
     return 0
+
+
+def printable(text: str) -> str:
+    return "".join(c if c.isprintable() or c == "\n" else f"\\x{ord(c):02x}" for c in text)
 
 
 def stream(port: int, body: dict[str, Any]) -> Iterator[dict[str, Any]]:
@@ -129,7 +134,8 @@ def stream(port: int, body: dict[str, Any]) -> Iterator[dict[str, Any]]:
 
 def show_times(console: Console, usage: dict[str, Any], total_ms: float) -> None:
     counts, spent = usage["usage"], dict(usage["timings_ms"])
-    table = Table(title="where the time went")
+    caption = "encoding overlaps routing and tokenising: rows may add up to more than the total"
+    table = Table(title="where the time went", caption=caption)
     table.add_column("stage")
     table.add_column("ms", justify="right")
     table.add_column("what it is", style="dim")

@@ -22,6 +22,7 @@ from transformers import Qwen3OmniMoeThinkerForConditionalGeneration  # noqa: E4
 from model.architecture import make_model  # noqa: E402
 from model.processor import make_processor  # noqa: E402
 from model.tokenizer import make_tokenizer  # noqa: E402
+from triptych.models.quiet import quiet  # noqa: E402
 
 ENCODER_PREFIXES = ("visual.", "audio_tower.")
 INDEX = "model.safetensors.index.json"
@@ -40,7 +41,7 @@ def make_tiny(directory: Path) -> None:
 
 def write_model(model: Qwen3OmniMoeThinkerForConditionalGeneration, directory: Path) -> None:
     """Write config and weights as `save_pretrained` does, in bfloat16, one shard a part."""
-    with tempfile.TemporaryDirectory(dir=directory) as scratch:
+    with tempfile.TemporaryDirectory(dir=directory) as scratch, quiet():
         model.bfloat16().save_pretrained(scratch)
         for path in Path(scratch).glob("*.json"):
             path.replace(directory / path.name)

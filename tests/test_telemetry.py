@@ -29,3 +29,15 @@ def test_everything_recorded_is_exposed_under_its_name() -> None:
 
 def test_stage_names_are_unique() -> None:
     assert len(set(telemetry.STAGES)) == len(telemetry.STAGES)
+
+
+def test_a_role_exposes_only_what_it_writes() -> None:
+    def names(role: str) -> str:
+        return generate_latest(telemetry.Metrics(CollectorRegistry(), role).registry).decode()
+
+    assert "vllm:num_requests_running" not in names("router")
+    assert "vllm:num_requests_running" not in names("encode")
+    assert "vllm:num_requests_running" in names("prefill-decode")
+    assert "triptych_published_bytes" not in names("prefill-decode")
+    assert "triptych_published_bytes" in names("encode")
+    assert "triptych_requests" in names("router")

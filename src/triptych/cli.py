@@ -33,8 +33,13 @@ DType = Literal["float32", "bfloat16", "float16"]
 WorkerRole = Literal["encode", "prefill-decode", "all"]
 _media = Group("Media")
 _at_least_one = Number(gte=1)
-app = App(name="triptych", help="A multimodal server in panels: encode, prefill and decode apart.")
-bench = App(name="bench", help="One benchmark a question; outputs are compared before times are.")
+app = App(
+    name="triptych",
+    help="A multimodal server in panels: encode, prefill and decode apart.",
+    default_parameter=Parameter(negative=()),
+)
+bench = App(name="bench", help="Benchmarks: compare outputs first, then times, with a named baseline.")
+Model = Annotated[Path, Parameter(help="Checkpoint directory: config.json, weights, tokenizer, processor.")]
 app.command(bench)
 
 Host = Annotated[str, Parameter(help="Address to listen on.")]
@@ -60,7 +65,8 @@ AllowHost = Annotated[
 
 @app.command
 def serve(
-    model: Path,
+    model: Model,
+    /,
     *,
     layout: Annotated[Layout, Parameter(help="none: one address; e+pd: encode apart.")] = "none",
     host: Host = "127.0.0.1",
@@ -81,6 +87,8 @@ def serve(
     from triptych.launch.serve import ServeConfig
     from triptych.launch.serve import serve as run_serve
 
+    if layout == "none" and (encode_workers, prefill_decode_workers) != (1, 1):
+        raise ConfigError("--encode-workers and --prefill-decode-workers need --layout e+pd")
     num_forward = 2 if layout == "none" else encode_workers + prefill_decode_workers
     config = ServeConfig(
         model=_model(
@@ -98,7 +106,8 @@ def serve(
 
 @app.command
 def worker(
-    model: Path,
+    model: Model,
+    /,
     *,
     role: WorkerRole,
     host: Host = "127.0.0.1",
@@ -160,7 +169,8 @@ def route(
 
 @bench.command(name="serve")
 def bench_serve(
-    model: Path,
+    model: Model,
+    /,
     *,
     peer: Annotated[
         tuple[str, ...], Parameter(help="NAME=URL,MODEL of a running OpenAI server; may be repeated.")

@@ -50,27 +50,32 @@ KV_CONFIG: Final = "vllm:cache_config_info"  # gauge 1 with labels block_size, n
 class Metrics:
     """The Prometheus collectors of one process. Thread-safe, as the client library is."""
 
-    def __init__(self, registry: CollectorRegistry) -> None:
+    def __init__(self, registry: CollectorRegistry, role: str = "all") -> None:
+        """`role` is a worker's, or "router": series that it never writes are not exposed as zeros."""
         self.registry = registry
+        unseen = CollectorRegistry()
+        encoding = registry if role in ("all", "encode") else unseen
+        generating = registry if role in ("all", "prefill-decode") else unseen
+        working = unseen if role == "router" else registry
         self._stage = Histogram(
             STAGE_SECONDS,
             "Time of one request in one stage, seconds",
             ["stage"],
-            registry=registry,
+            registry=working,
             buckets=(0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30, 100),
         )
         self._requests = Counter(REQUESTS, "Requests ended", ["role", "code"], registry=registry)
-        self._encoded = Counter(ENCODED_ITEMS, "Items encoded", ["modality"], registry=registry)
+        self._encoded = Counter(ENCODED_ITEMS, "Items encoded", ["modality"], registry=encoding)
         self._hits = Counter(
-            ENCODER_CACHE_HITS, "Items found in the encoder cache", ["modality"], registry=registry
+            ENCODER_CACHE_HITS, "Items found in the encoder cache", ["modality"], registry=encoding
         )
-        self._published = Counter(PUBLISHED_BYTES, "Embedding bytes published", registry=registry)
-        self._tokens = Counter(OUTPUT_TOKENS, "Tokens generated", registry=registry)
-        self._running = Gauge(REQUESTS_RUNNING, "Requests in the running batch", registry=registry)
-        self._waiting = Gauge(REQUESTS_WAITING, "Requests waiting for the engine", registry=registry)
-        self._kv_usage = Gauge(KV_USAGE, "Share of KV pages in use", registry=registry)
+        self._published = Counter(PUBLISHED_BYTES, "Embedding bytes published", registry=encoding)
+        self._tokens = Counter(OUTPUT_TOKENS, "Tokens generated", registry=generating)
+        self._running = Gauge(REQUESTS_RUNNING, "Requests in the running batch", registry=generating)
+        self._waiting = Gauge(REQUESTS_WAITING, "Requests waiting for the engine", registry=generating)
+        self._kv_usage = Gauge(KV_USAGE, "Share of KV pages in use", registry=generating)
         self._kv_config = Gauge(
-            KV_CONFIG, "KV cache layout", ["block_size", "num_gpu_blocks"], registry=registry
+            KV_CONFIG, "KV cache layout", ["block_size", "num_gpu_blocks"], registry=generating
         )
 
     def observe(self, timings: tuple[StageTiming, ...]) -> None:

@@ -14,5 +14,5 @@ from triptych.telemetry import Metrics
 
 def run_router(config: RouterConfig, listener: socket.socket) -> None:
     """Route until SIGINT or SIGTERM."""
-    app = router_app(config, Metrics(CollectorRegistry()))
+    app = router_app(config, Metrics(CollectorRegistry(), "router"))
     run_loop(run_http(app, config.server, listener))

@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from triptych.config import (
@@ -54,6 +55,7 @@ class Member:
     kind: ChildKind
     spec: WorkerConfig | RouterConfig
     child: Child | None = None
+    was_healthy: bool = False
     started_at: list[float] = field(default_factory=list[float])
 
     @property
@@ -115,10 +117,17 @@ def serve(config: ServeConfig, console: Console) -> None:
         start_layout(config, members)
         _wait_until_healthy(members, config.startup_seconds, stop, console)
         if not stop.is_set():
-            console.print(f"[bold]ready[/bold]  {members[-1].url}/v1  (model {config.model.served_name})")
+            _say_ready(config, members, console)
         _watch(members, stop)
     finally:
+        console.print("[dim]stopping …[/dim]")
         _stop_all(members, config.server.drain_seconds)
+
+
+def _say_ready(config: ServeConfig, members: Sequence[Member], console: Console) -> None:
+    for member in members[:-1]:
+        console.print(f"[dim]{escape(member.name)}  {member.url}[/dim]", highlight=False)
+    console.print(f"[bold]ready[/bold]  {members[-1].url}/v1  (model {escape(config.model.served_name)})")
 
 
 def start_layout(config: ServeConfig, members: list[Member]) -> None:
@@ -164,13 +173,19 @@ def _wait_until_healthy(
 ) -> None:
     deadline = time.monotonic() + seconds
     columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
-    with Progress(*columns, console=console, transient=not console.is_terminal) as progress:
+    # Without a terminal there is nothing to animate: a line each, as they come.
+    with Progress(*columns, console=console, disable=not console.is_terminal) as progress:
         tasks = {member.name: progress.add_task(f"starting {member.name}", total=1) for member in members}
         waiting = list(members)
+        if not console.is_terminal:
+            console.print(f"starting {', '.join(member.name for member in members)} …")
         while waiting and not stop.wait(_POLL_SECONDS):
             for member in [m for m in waiting if m.healthy()]:
                 waiting.remove(member)
+                member.was_healthy = True
                 progress.update(tasks[member.name], completed=1, description=f"{member.name} is ready")
+                if not console.is_terminal:
+                    console.print(f"{member.name} is ready")
             _check_start(waiting, deadline)
 
 
@@ -204,6 +219,10 @@ def _retry(start: Callable[[], None]) -> None:
 
 def _stop_all(members: Sequence[Member], grace_seconds: float) -> None:
     """The front first, so that requests under way still have their workers; then the others together."""
+    for member in members:
+        if member.child is not None and not member.was_healthy:
+            # Still loading: it serves nobody, and would notice a request to stop only when it is done.
+            member.child.process.kill()
     for member in members[-1:]:
         if member.child is not None:
             member.child.stop(grace_seconds)

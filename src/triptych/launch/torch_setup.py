@@ -5,11 +5,18 @@ from __future__ import annotations
 import torch
 
 from triptych.config import ModelConfig
+from triptych.errors import ConfigError
 from triptych.models import torchvision_cpu
 
 
 def prepare_torch(model: ModelConfig) -> None:
+    """Raises ConfigError if the device is not there."""
     torchvision_cpu.install()
+    try:
+        torch.empty(0, device=model.device)
+    except (RuntimeError, AssertionError) as error:
+        reason = str(error).splitlines()[0]
+        raise ConfigError(f"device {model.device} cannot be used: {reason}") from error
     torch.set_num_threads(model.num_threads)
 
 

@@ -61,7 +61,7 @@ def run_worker(config: WorkerConfig, listener: socket.socket) -> None:
 
 async def _run(config: WorkerConfig, listener: socket.socket) -> None:
     worker = _Worker()
-    metrics = Metrics(CollectorRegistry())
+    metrics = Metrics(CollectorRegistry(), config.role)
     has_chat, has_encode = config.role != "encode", config.role == "encode"
     app = worker_app(
         config.server,
