@@ -19,7 +19,7 @@ $(VENV)/bin/python:
 	$(BIN)/python -m pip install --quiet --upgrade "pip>=25.1" $(PIP_ARGS)
 
 $(VENV)/installed: $(VENV)/bin/python pyproject.toml constraints.txt
-	@echo "Installing Triptych into $(VENV) (the first time takes a minute or more) ..."
+	@echo "Installing Triptych into $(VENV) (the first time this downloads torch: minutes) ..."
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt $(PIP_ARGS) --editable .
 	@touch $@
 
