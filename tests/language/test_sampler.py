@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from collections import Counter
 
+import pytest
 import torch
 
 from triptych.language.sampler import Sampled, SampleRow, new_generator, sample
@@ -39,6 +40,19 @@ def test_seed_gives_the_same_tokens_whatever_the_batch() -> None:
     rows = [SampleRow(p, new_generator(p)) for p in params]
     together = [[token(s) for s in sample(LOGITS, rows)] for _ in range(20)]
     assert [list(column) for column in zip(*together, strict=True)] == alone
+
+
+@pytest.mark.parametrize(
+    "params",
+    [
+        SamplingParams(temperature=5e-324),
+        SamplingParams(temperature=1e-300, top_k=7),
+        SamplingParams(top_p=1e-300),
+        SamplingParams(temperature=1e-46, top_p=1e-46),
+    ],
+)
+def test_values_that_float32_cannot_hold_give_the_likeliest(params: SamplingParams) -> None:
+    assert draws(params, LOGITS[0], 5) == [int(LOGITS[0].argmax())] * 5
 
 
 def test_unseeded_requests_differ() -> None:

@@ -10,6 +10,9 @@ import torch
 
 from triptych.messages import SamplingParams, TokenLogprobs
 
+_SMALLEST = 1e-30
+"""Temperatures and shares below this would be 0 in float32: no number to divide by, nothing to draw from."""
+
 
 @dataclass(frozen=True, slots=True)
 class SampleRow:
@@ -51,7 +54,8 @@ def _draw(logits: torch.Tensor, rows: Sequence[SampleRow], drawing: Sequence[int
         return []
     params = [rows[index].params for index in drawing]
     uniform = torch.cat([torch.rand(1, generator=rows[index].generator) for index in drawing])
-    temperatures = torch.tensor([p.temperature for p in params])[:, None].to(logits.device)
+    temperatures = torch.tensor([max(p.temperature, _SMALLEST) for p in params])[:, None]
+    temperatures = temperatures.to(logits.device)
     picked = logits[list(drawing)]
     # Relative to the peak, so that a temperature near 0 gives 0 and -inf instead of inf - inf.
     probs = ((picked - picked.amax(-1, keepdim=True)) / temperatures).softmax(-1)
@@ -73,7 +77,7 @@ def _draw_cut(probs: torch.Tensor, uniform: torch.Tensor, params: Sequence[Sampl
     """First the `top_k` likeliest tokens, then of those the smallest set that holds `top_p` of their mass."""
     vocab = probs.shape[-1]
     top_k = torch.tensor([min(p.top_k, vocab) or vocab for p in params], device=probs.device)[:, None]
-    top_p = torch.tensor([p.top_p for p in params], device=probs.device)[:, None]
+    top_p = torch.tensor([max(p.top_p, _SMALLEST) for p in params], device=probs.device)[:, None]
     ranked, token_ids = probs.topk(int(top_k.max()), dim=-1)
     ranked = ranked.masked_fill(torch.arange(ranked.shape[-1], device=probs.device) >= top_k, 0)
     mass = ranked.cumsum(-1)
