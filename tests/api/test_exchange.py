@@ -6,7 +6,7 @@ import pytest
 from starlette.types import Message
 
 from triptych.api.exchange import ClientGone, Exchange
-from triptych.errors import BodyTooLarge, WorkerUnavailable
+from triptych.errors import BodyTooLarge, InvalidRequest, WorkerUnavailable
 
 
 class Wire:
@@ -89,10 +89,18 @@ def test_work_that_is_cut_off_while_the_client_waits_is_try_later() -> None:
         asyncio.run(Wire().exchange().while_connected(work()))
 
 
-def test_a_broken_connection_means_that_the_client_is_gone() -> None:
+@pytest.mark.parametrize("error", [OSError(), RuntimeError("the handler is closed")])
+def test_a_broken_connection_means_that_the_client_is_gone(error: Exception) -> None:
     async def broken(message: Message) -> None:
-        raise OSError
+        raise error
 
     exchange = Exchange({"type": "http", "headers": []}, Wire().receive, broken)
     with pytest.raises(ClientGone):
         asyncio.run(exchange.reply(200, b"{}"))
+
+
+def test_an_id_of_the_client_is_kept_unless_it_is_absurdly_long() -> None:
+    assert Wire().exchange().label is None
+    assert Wire().exchange(x_request_id="a" * 256).label == "a" * 256
+    with pytest.raises(InvalidRequest, match="x-request-id"):
+        _ = Wire().exchange(x_request_id="a" * 257).label

@@ -23,6 +23,13 @@ MEDIA = with_parts(
 )
 
 
+def test_an_id_that_no_worker_would_take_is_refused() -> None:
+    with serving(chat_app(ScriptedChat())) as p, routing([], [p]) as url:
+        reply = post(url, with_parts(text("a")), {"x-request-id": "a" * 30_000})
+    assert reply.status == 400
+    assert reply.json()["error"]["code"] == "invalid_request"
+
+
 def test_media_come_back_as_references_in_order_with_their_uuids() -> None:
     encode, chat = FakeEncode(), ScriptedChat()
     with (

@@ -19,6 +19,8 @@ BODY_CHUNK_SECONDS = 30.0
 """How long the next piece of a body may take."""
 SEND_SECONDS = 60.0
 """How long a client may leave a full socket unread."""
+REQUEST_ID = "x-request-id"
+MAX_LABEL_CHARS = 256
 T = TypeVar("T")
 
 
@@ -35,6 +37,18 @@ class Exchange:
         self.headers = Headers(scope=scope)
         self.started = False
         """Whether the status has been sent."""
+
+    @property
+    def label(self) -> str | None:
+        """The client's own id of this request, only echoed.
+
+        Raises:
+            InvalidRequest: too long to be an id.
+        """
+        label = self.headers.get(REQUEST_ID)
+        if label is not None and len(label) > MAX_LABEL_CHARS:
+            raise InvalidRequest(f"the header {REQUEST_ID} has more than {MAX_LABEL_CHARS} characters")
+        return label
 
     async def body(self, max_bytes: int) -> bytes:
         """The whole body.
@@ -126,4 +140,7 @@ class Exchange:
             async with asyncio.timeout(SEND_SECONDS):
                 await self._send(message)
         except (TimeoutError, OSError) as error:
+            raise ClientGone from error
+        except RuntimeError as error:
+            # uvloop's word for a connection that closed between two writes, before anybody was told.
             raise ClientGone from error

@@ -15,7 +15,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from triptych.api.endpoint import OK, Endpoint
-from triptych.api.exchange import EVENT_STREAM, JSON, Exchange
+from triptych.api.exchange import EVENT_STREAM, JSON, REQUEST_ID, Exchange
 from triptych.api.openai.encode_reply import encode_reply
 from triptych.api.openai.parse import parse_chat, parse_encode
 from triptych.api.openai.reply import Reply
@@ -84,8 +84,7 @@ class EncodeAnswer:
     service: EncodeService
 
     async def __call__(self, exchange: Exchange, body: bytes) -> str:
-        label = exchange.headers.get("x-request-id")
-        request = await _parsed(parse_encode, body, self.model_name, label)
+        request = await _parsed(parse_encode, body, self.model_name, exchange.label)
         try:
             async with asyncio.timeout(_seconds(request)):
                 items = await self.service.encode(request)
@@ -103,8 +102,7 @@ class ChatAnswer:
 
     async def __call__(self, exchange: Exchange, body: bytes) -> str:
         started_seconds = time.perf_counter()
-        label = exchange.headers.get("x-request-id")
-        parsed = await _parsed(parse_chat, body, self.model_name, label)
+        parsed = await _parsed(parse_chat, body, self.model_name, exchange.label)
         reply = Reply(parsed.request, parsed.delivery)
         try:
             async with (
@@ -167,4 +165,4 @@ def _seconds(request: ChatRequest) -> float:
 
 
 def _echo(request: ChatRequest) -> tuple[tuple[str, str], ...]:
-    return (("x-request-id", request.label),) if request.label else ()
+    return ((REQUEST_ID, request.label),) if request.label else ()

@@ -14,7 +14,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from triptych.api.endpoint import OK, Endpoint
-from triptych.api.exchange import JSON, Exchange
+from triptych.api.exchange import JSON, REQUEST_ID, Exchange
 from triptych.api.status import problem
 from triptych.api.surface import surface
 from triptych.config import RouterConfig
@@ -27,7 +27,6 @@ from triptych.router.proxy import Proxy, Refused
 from triptych.router.upstream import Answer, Upstream
 from triptych.telemetry import Metrics
 
-REQUEST_ID = "x-request-id"
 KNOWN_CODES = frozenset(cls.code for cls in all_error_classes())
 
 
@@ -96,9 +95,13 @@ async def _stream(exchange: Exchange, answer: Answer) -> None:
 
 
 def _forwarded(exchange: Exchange) -> tuple[tuple[str, str], ...]:
-    """The client's headers, with a request id that is the same at every worker."""
+    """The client's headers, with a request id that is the same at every worker.
+
+    Raises:
+        InvalidRequest: the client's own id is too long.
+    """
     headers = end_to_end(exchange.headers.items())
-    if REQUEST_ID in exchange.headers:
+    if exchange.label is not None:
         return headers
     return (*headers, (REQUEST_ID, secrets.token_hex(16)))
 

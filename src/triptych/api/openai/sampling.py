@@ -8,6 +8,8 @@ from triptych.messages import SamplingParams
 
 SEEDS = range(-(2**63), 2**64)
 MAX_TOKENS = 2**31 - 1
+MAX_TOP_K = 2**31 - 1
+"""More than any vocabulary holds."""
 MAX_STOP_TOKEN_IDS = 1024
 NEUTRAL: dict[str, tuple[Json, ...]] = {
     "n": (1,),
@@ -74,7 +76,7 @@ def _max_tokens(body: Fields) -> int | None:
 def _top_k(body: Fields) -> int:
     """-1 means all, as in vLLM."""
     value = body.integer("top_k")
-    return 0 if value is None or value == -1 else value
+    return 0 if value is None or value == -1 else min(value, MAX_TOP_K)
 
 
 def _seed(body: Fields) -> int | None:
