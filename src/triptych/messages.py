@@ -117,6 +117,8 @@ class MediaItem(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     metadata: Metadata | None = None
     uuid: str | None = None
     handle: str | None = None
+    handle_key: str | None = None
+    """The key under which the request gives `handle`: what the handle is signed for."""
 
     def __post_init__(self) -> None:
         if (self.source is None) == (self.metadata is None):

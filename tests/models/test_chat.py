@@ -226,6 +226,14 @@ def test_bytes_of_tokens_are_the_bytes_of_the_text(
     assert b"".join(tokenizers(family).token_bytes(i) for i in ids) == written.encode()
 
 
+@pytest.mark.parametrize("family", FAMILIES)
+def test_no_token_stands_for_more_characters_than_stated(family: str, tokenizers: Tokenizers) -> None:
+    tokenizer = tokenizers(family)
+    written = "<|im_start|>" * 20 + "日本語 🙂 the the the"
+    prompt = tokenizer.render((user(text(written)),), (), ())
+    assert len(written) <= len(prompt.token_ids) * tokenizer.max_token_chars
+
+
 def test_special_tokens_have_a_name_but_no_bytes(tokenizers: Tokenizers) -> None:
     tokenizer = tokenizers("qwen3_vl")
     end = tokenizer.eos_token_ids[0]

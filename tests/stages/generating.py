@@ -49,6 +49,10 @@ class ByteTokenizer:
     def eos_token_ids(self) -> tuple[int, ...]:
         return (EOS,)
 
+    @property
+    def max_token_chars(self) -> int:
+        return 1
+
     def render(
         self, messages: Sequence[ChatMessage], items: Sequence[MediaItem], metadata: Sequence[Metadata]
     ) -> Prompt:

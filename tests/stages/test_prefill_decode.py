@@ -158,6 +158,18 @@ def test_too_long_a_prompt_says_how_much_of_it_is_media() -> None:
     run(test)
 
 
+def test_a_text_that_no_tokens_could_shorten_is_refused_before_it_is_tokenised() -> None:
+    async def test() -> None:
+        engine = ScriptedEngine()
+        ref = embedding_ref(4)
+        request = chat_request("a" * MAX_CONTEXT_TOKENS, reference(ref), "b")
+        with pytest.raises(PromptTooLong, match=r"65 characters.*64 tokens"):
+            await answered(language_stage(engine).chat(request))
+        assert engine.released == [ref.tensor]
+
+    run(test)
+
+
 def test_a_prompt_with_room_for_one_token_is_taken() -> None:
     async def test() -> None:
         engine = ScriptedEngine()

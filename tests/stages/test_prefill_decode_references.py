@@ -52,6 +52,7 @@ def changed(**fields: object) -> MediaItem:
         (changed(metadata=grid(5, 1)), InvalidHandle, "metadata differ"),
         (changed(metadata=()), InvalidHandle, "metadata differ"),
         (reference(index=1, tenant="other"), InvalidHandle, "another tenant"),
+        (changed(handle_key="another"), InvalidHandle, "another item's key"),
     ],
 )
 def test_a_reference_that_does_not_hold_is_refused_by_name(

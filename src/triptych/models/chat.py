@@ -42,6 +42,8 @@ class HFChatTokenizer:
             for token in self._placeholders.markers.values()
         }
         self._bytes = TokenBytes(tokenizer, self._backend)
+        # A character of byte-level vocabularies is a byte: at most one character of text.
+        self._max_token_chars = max(map(len, self._backend.get_vocab(with_added_tokens=True)))
         own_eos = () if tokenizer.eos_token_id is None else (cast(int, tokenizer.eos_token_id),)
         self._eos_token_ids = eos_token_ids(path, config) or own_eos
         self._bos = cast("str | None", tokenizer.bos_token)
@@ -51,6 +53,10 @@ class HFChatTokenizer:
     @property
     def eos_token_ids(self) -> tuple[int, ...]:
         return self._eos_token_ids
+
+    @property
+    def max_token_chars(self) -> int:
+        return self._max_token_chars
 
     def render(
         self, messages: Sequence[ChatMessage], items: Sequence[MediaItem], metadata: Sequence[Metadata]
@@ -94,7 +100,8 @@ class HFChatTokenizer:
         """As processors do: a template that writes the first token itself gets no second one."""
         written = self._bos is not None and text.startswith(self._bos)
         add = self._add_special_tokens and not written
-        return self._backend.encode(text, add_special_tokens=add).ids
+        # Unlike `encode`, it lets other threads run meanwhile: a long text must not hold up the event loop.
+        return self._backend.encode_batch_fast([text], add_special_tokens=add)[0].ids
 
 
 def _load_processor(path: Path) -> ProcessorMixin:

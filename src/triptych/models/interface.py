@@ -92,6 +92,11 @@ class ChatTokenizer(Protocol):
     @property
     def eos_token_ids(self) -> tuple[int, ...]: ...
 
+    @property
+    def max_token_chars(self) -> int:
+        """No token stands for more characters of text: bounds the tokens of a text from below."""
+        ...
+
     def render(
         self, messages: Sequence[ChatMessage], items: Sequence[MediaItem], metadata: Sequence[Metadata]
     ) -> Prompt:

@@ -29,6 +29,7 @@ from triptych.messages import (
     StageTiming,
     TensorRef,
     TextDelta,
+    TextPart,
     TokenEvent,
     TokenText,
 )
@@ -84,6 +85,7 @@ class PrefillDecodeStage:
         """The same for references that need no signature: `refs[i]` belongs to `request.items[i]`."""
         begun = time.monotonic()
         try:
+            self._check_text(request)
             prompt = await asyncio.to_thread(
                 self._tokenizer.render, request.messages, request.items, [ref.metadata for ref in refs]
             )
@@ -125,7 +127,20 @@ class PrefillDecodeStage:
             raise EmbeddingUnavailable(f"{item.name}: {error.message}") from error
         if ref.modality != item.modality or not same_metadata(ref.metadata, item.metadata):
             raise InvalidHandle(f"{item.name}: the metadata differ from what the encode worker signed")
+        if item.handle_key is not None and item.handle_key != ref.key:
+            raise InvalidHandle(f"{item.name}: its handle stands under another item's key")
         return ref
+
+    def _check_text(self, request: ChatRequest) -> None:
+        """What cannot fit is refused before it is tokenised, which would take seconds and gigabytes."""
+        parts = (part for message in request.messages for part in message.content)
+        length = sum(len(part.text) for part in parts if isinstance(part, TextPart))
+        if length > self._max_context_tokens * self._tokenizer.max_token_chars:
+            raise PromptTooLong(
+                f"the text has {length} characters, more than the {self._max_context_tokens} tokens of the "
+                "context can hold: shorten it",
+                param="messages",
+            )
 
     def _check_length(self, prompt: Prompt) -> None:
         length = len(prompt.token_ids)

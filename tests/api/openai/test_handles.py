@@ -26,6 +26,7 @@ def test_the_hash_of_a_place_comes_first() -> None:
     params = {"k1": handle("one"), "k2": handle("two"), "ec_items": [{"mm_hash": "k2"}, {"mm_hash": "k1"}]}
     request = bound([embeds([1, 4, 4], uuid="k1"), embeds([1, 2, 2])], params)
     assert [item.handle for item in request.items] == ["two", "one"]
+    assert [item.handle_key for item in request.items] == ["k2", "k1"]
 
 
 def test_a_uuid_may_be_the_key() -> None:

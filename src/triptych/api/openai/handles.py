@@ -52,7 +52,7 @@ def bind_handles(
         raise InvalidHandle(error.message, param=error.param) from error
     found = [_find(item, at, handles, hashes) for at, item in enumerate(items)]
     bound = tuple(
-        item if handle is None else msgspec.structs.replace(item, handle=handle.token)
+        item if handle is None else msgspec.structs.replace(item, handle=handle.token, handle_key=handle.key)
         for item, handle in zip(items, found, strict=True)
     )
     used = {handle.key: handle for handle in found if handle is not None}
