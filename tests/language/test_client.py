@@ -15,11 +15,20 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from tests.language.shelf import new_shelf, placed
 from tests.language.tiny import greedy, prompt, qwen3, reference, request
 from triptych.errors import CheckpointError, DeadlineExceeded, PromptTooLong, QueueFull, WorkerUnavailable
 from triptych.language.client import EngineClient, EngineLoad
 from triptych.language.link import FrameSplitter, frame
-from triptych.messages import EngineInbox, EngineReady, Failed, FinishReason, StepOutput, TokenEvent
+from triptych.messages import (
+    EngineInbox,
+    EngineReady,
+    Failed,
+    FinishReason,
+    Release,
+    StepOutput,
+    TokenEvent,
+)
 
 ROOT = Path(__file__).parents[2]
 SECONDS = 120.0
@@ -235,10 +244,30 @@ def test_closing_the_iterator_sends_cancel_only_before_the_end() -> None:
             engine.settimeout(30)
             received = b"".join(iter(lambda: engine.recv(1 << 16), b""))
         sent = [msgspec.msgpack.decode(body, type=EngineInbox) for body in FrameSplitter().feed(received)]
-        assert [(type(message).__name__, message.request_id) for message in sent] == [
+        assert [_told(message) for message in sent] == [
             ("GenerateRequest", "left"),
             ("Cancel", "left"),
             ("GenerateRequest", "done"),
         ]
 
     asyncio.run(main())
+
+
+def test_references_of_a_request_that_is_refused_here_are_given_back() -> None:
+    async def main() -> None:
+        with scripted(max_requests=0) as (client, engine, _), new_shelf() as shelf:
+            await client.ready(SECONDS)
+            item = placed(shelf.pending(2), (0, 2))
+            with pytest.raises(QueueFull):
+                await all_tokens(client.generate(request("a", prompt(5, 0), items=(item,))))
+            client.close()
+            engine.settimeout(30)
+            received = b"".join(iter(lambda: engine.recv(1 << 16), b""))
+        (sent,) = [msgspec.msgpack.decode(body, type=EngineInbox) for body in FrameSplitter().feed(received)]
+        assert sent == Release(refs=(item.ref.tensor,))
+
+    asyncio.run(main())
+
+
+def _told(message: EngineInbox) -> tuple[str, str]:
+    return type(message).__name__, "" if isinstance(message, Release) else message.request_id

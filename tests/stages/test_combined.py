@@ -17,7 +17,7 @@ from tests.stages.encoding import SIDE, WIDTH, Encoding, encoding
 from tests.stages.generating import ScriptedEngine, answered, chat_request, language_stage, reference
 from tests.stages.preparing import GREEN, RED, images_of, inline, run
 from triptych.errors import InvalidRequest, MediaInvalid, TriptychError, WorkerUnavailable
-from triptych.messages import GenerateRequest, TokenEvent
+from triptych.messages import GenerateRequest, TensorRef, TokenEvent
 from triptych.stages.combined import CombinedStage
 
 RED_URL, GREEN_URL = inline(solid_png(RED)), inline(solid_png(GREEN))
@@ -172,6 +172,9 @@ class _ReadingEngine:
 
     part: Encoding
     read: list[torch.Tensor] = field(default_factory=list[torch.Tensor])
+
+    def release(self, refs: tuple[TensorRef, ...]) -> None:
+        raise NotImplementedError
 
     async def generate(self, request: GenerateRequest) -> AsyncGenerator[TokenEvent, None]:
         for item in request.items:
