@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
@@ -42,8 +43,14 @@ PLACEHOLDER = 257
 MAX_CONTEXT_TOKENS = 64
 
 
+@dataclass
 class ByteTokenizer:
-    """Token n below 256 is byte n; an item takes as many placeholders as its grid is high."""
+    """Token n below 256 is byte n; an item takes as many placeholders as its grid is high.
+
+    With `meeting`, each `render` waits there for others; it breaks where they are too few.
+    """
+
+    meeting: threading.Barrier | None = None
 
     @property
     def eos_token_ids(self) -> tuple[int, ...]:
@@ -56,6 +63,8 @@ class ByteTokenizer:
     def render(
         self, messages: Sequence[ChatMessage], items: Sequence[MediaItem], metadata: Sequence[Metadata]
     ) -> Prompt:
+        if self.meeting is not None:
+            self.meeting.wait()
         token_ids: list[int] = []
         placed: list[PlacedItem] = []
         for part in (part for message in messages for part in message.content):
@@ -125,9 +134,15 @@ class ScriptedEngine:
             self.num_cancelled += not done
 
 
-def language_stage(engine: Generator, metrics: Metrics | None = None) -> PrefillDecodeStage:
+def language_stage(
+    engine: Generator, metrics: Metrics | None = None, tokenizer: ByteTokenizer | None = None
+) -> PrefillDecodeStage:
     return PrefillDecodeStage(
-        ByteTokenizer(), engine, HandleSigner(SECRET), metrics or new_metrics(), MAX_CONTEXT_TOKENS
+        tokenizer or ByteTokenizer(),
+        engine,
+        HandleSigner(SECRET),
+        metrics or new_metrics(),
+        MAX_CONTEXT_TOKENS,
     )
 
 

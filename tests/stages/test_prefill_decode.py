@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 
@@ -13,6 +14,8 @@ from tests.stages.generating import (
     EOS,
     MAX_CONTEXT_TOKENS,
     PLACEHOLDER,
+    Answer,
+    ByteTokenizer,
     ScriptedEngine,
     answered,
     chat_request,
@@ -168,6 +171,21 @@ def test_a_text_that_no_tokens_could_shorten_is_refused_before_it_is_tokenised()
         assert engine.released == [ref.tensor]
 
     run(test)
+
+
+def test_two_prompts_are_rendered_at_a_time() -> None:
+    def outcomes(size: int) -> list[object]:
+        tokenizer = ByteTokenizer(threading.Barrier(size, timeout=0.2 if size > 2 else 20))
+
+        async def test() -> list[object]:
+            stage = language_stage(ScriptedEngine(), tokenizer=tokenizer)
+            chats = [answered(stage.chat(chat_request("hi"))) for _ in range(size)]
+            return await asyncio.gather(*chats, return_exceptions=True)
+
+        return asyncio.run(test())
+
+    assert all(isinstance(outcome, Answer) for outcome in outcomes(2))
+    assert all(isinstance(outcome, threading.BrokenBarrierError) for outcome in outcomes(3))
 
 
 def test_a_prompt_with_room_for_one_token_is_taken() -> None:

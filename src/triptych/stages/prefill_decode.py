@@ -37,6 +37,9 @@ from triptych.models.interface import ChatTokenizer, Prompt
 from triptych.stages.timings import merged
 from triptych.telemetry import Metrics
 
+_MAX_RENDERING = 2
+"""Prompts rendered at a time. Templates are Python: more threads would only keep the event loop waiting."""
+
 
 class Generator(Protocol):
     """The engine as this stage sees it. Closing the iterator cancels the request."""
@@ -64,6 +67,7 @@ class PrefillDecodeStage:
         self._signer = signer
         self._metrics = metrics
         self._max_context_tokens = max_context_tokens
+        self._rendering = asyncio.Semaphore(_MAX_RENDERING)
 
     async def chat(self, request: ChatRequest) -> AsyncGenerator[ChatEvent, None]:
         """Text as it is generated, then `Finished`.
@@ -86,9 +90,10 @@ class PrefillDecodeStage:
         begun = time.monotonic()
         try:
             self._check_text(request)
-            prompt = await asyncio.to_thread(
-                self._tokenizer.render, request.messages, request.items, [ref.metadata for ref in refs]
-            )
+            async with self._rendering:
+                prompt = await asyncio.to_thread(
+                    self._tokenizer.render, request.messages, request.items, [ref.metadata for ref in refs]
+                )
             self._check_length(prompt)
         except BaseException:
             # Nobody will read them: the encode worker need not keep them for a whole lease.
