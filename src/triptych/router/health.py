@@ -6,7 +6,9 @@ import asyncio
 
 from triptych.errors import WorkerUnavailable
 from triptych.router.members import Members, Worker
-from triptych.router.upstream import Upstream
+from triptych.router.upstream import ConnectFailed, Upstream
+
+MAX_SILENT_PROBES = 3
 
 
 async def probe_all(members: Members, upstream: Upstream, timeout_seconds: float) -> None:
@@ -34,8 +36,14 @@ async def _watch_one(
 
 
 async def _probe(worker: Worker, upstream: Upstream, timeout_seconds: float) -> None:
+    """An answer counts at once, and so does a refused connection. Silence may be a busy moment of a live worker:
+    it counts when it repeats, so that one slow answer does not take the only worker of a role away."""
     try:
         status, _ = await upstream.get(worker.url, "/health", timeout_seconds)
+    except ConnectFailed:
+        worker.healthy, worker.silent_probes = False, 0
     except WorkerUnavailable:
-        status = 0
-    worker.healthy = status == 200
+        worker.silent_probes += 1
+        worker.healthy = worker.healthy and worker.silent_probes < MAX_SILENT_PROBES
+    else:
+        worker.healthy, worker.silent_probes = status == 200, 0

@@ -23,6 +23,8 @@ class Worker:
     url: str
     healthy: bool = False
     in_flight: int = 0
+    silent_probes: int = 0
+    """Probes in a row that were not answered in time."""
 
 
 class Members:
