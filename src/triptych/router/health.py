@@ -36,8 +36,8 @@ async def _watch_one(
 
 
 async def _probe(worker: Worker, upstream: Upstream, timeout_seconds: float) -> None:
-    """An answer counts at once, and so does a refused connection. Silence may be a busy moment of a live worker:
-    it counts when it repeats, so that one slow answer does not take the only worker of a role away."""
+    """An answer counts at once, and so does a refused connection. Silence may be a busy moment of a live
+    worker: it counts when it repeats, so that one slow answer does not take a role's only worker away."""
     try:
         status, _ = await upstream.get(worker.url, "/health", timeout_seconds)
     except ConnectFailed:
