@@ -11,6 +11,7 @@ from typing import Annotated, Literal
 from cyclopts import App, Group, Parameter
 from cyclopts.validators import Number
 from rich.console import Console
+from rich.markup import escape
 from rich.text import Text
 
 from triptych.config import (
@@ -132,16 +133,18 @@ def worker(
         raise ConfigError(f"workers share a secret: give --secret-file, or set {SECRET_VARIABLE}")
     what = _model(model, served_model_name, dtype, device, threads or available_cores())
     listener = listen(host, port)
-    run_worker(
-        WorkerConfig(
-            role=role,
-            model=what,
-            secret=secret,
-            server=ServerConfig(host=host, port=listener.getsockname()[1]),
-            media=_media_config(media_file_root, media_allow_network, media_allow_host),
-        ),
-        listener,
-    )
+    server = ServerConfig(host=host, port=listener.getsockname()[1])
+    media = _media_config(media_file_root, media_allow_network, media_allow_host)
+    config = WorkerConfig(role=role, model=what, secret=secret, server=server, media=media)
+    console = Console(stderr=True)
+    name = f"{role} worker of {escape(what.served_name)}"
+    with console.status(f"loading {name} …") as progress:
+
+        def on_ready() -> None:
+            progress.stop()
+            console.print(f"[bold]ready[/bold]  http://{host}:{server.port}  ({name})", highlight=False)
+
+        run_worker(config, listener, on_ready)
 
 
 @app.command
@@ -157,6 +160,8 @@ def route(
     from triptych.launch.router import run_router
 
     listener = listen(host, port)
+    address = f"http://{host}:{listener.getsockname()[1]}/v1"
+    Console(stderr=True).print(f"[bold]routing[/bold]  {address}", highlight=False)
     run_router(
         RouterConfig(
             encode_urls=tuple(url.rstrip("/") for url in encode),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 from collections.abc import Callable
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -33,6 +34,7 @@ class Worker:
         self._listener = listen("127.0.0.1", 0)
         port = self._listener.getsockname()[1]
         self.url = f"http://127.0.0.1:{port}"
+        self.said_ready = threading.Event()
         self._config = WorkerConfig(
             role=role,
             model=ModelConfig(path=model, served_name=name),
@@ -42,7 +44,7 @@ class Worker:
         )
 
     def run(self) -> None:
-        run_worker(self._config, self._listener)
+        run_worker(self._config, self._listener, self.said_ready.set)
 
     def run_while(self, act: Callable[[], None]) -> None:
         run_while(self.run, act)
@@ -62,6 +64,7 @@ def test_a_language_worker_answers_once_it_is_ready_and_ends_its_engine(tiny_omn
         worker.wait_until_ready()
         reply = post(worker.url, body())
         assert reply.json()["choices"][0]["message"]["content"] == "A"
+        assert worker.said_ready.wait(SECONDS)
 
     worker.run_while(act)
     assert children() == {}

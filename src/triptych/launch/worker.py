@@ -6,7 +6,7 @@ import asyncio
 import logging
 import socket
 import time
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from contextlib import AsyncExitStack, aclosing
 from dataclasses import dataclass
 
@@ -50,16 +50,18 @@ class _Worker:
         return await self.stages.encode.encode(request)
 
 
-def run_worker(config: WorkerConfig, listener: socket.socket) -> None:
-    """Serve until SIGINT or SIGTERM.
+def run_worker(
+    config: WorkerConfig, listener: socket.socket, on_ready: Callable[[], None] = lambda: None
+) -> None:
+    """Serve until SIGINT or SIGTERM; `on_ready` is called once everything is loaded.
 
     Raises:
         StartupError: the model cannot be loaded, or the engine process died.
     """
-    run_loop(_run(resolve(config, available_cores()), listener))
+    run_loop(_run(resolve(config, available_cores()), listener, on_ready))
 
 
-async def _run(config: WorkerConfig, listener: socket.socket) -> None:
+async def _run(config: WorkerConfig, listener: socket.socket, on_ready: Callable[[], None]) -> None:
     worker = _Worker()
     metrics = Metrics(CollectorRegistry(), config.role)
     has_chat, has_encode = config.role != "encode", config.role == "encode"
@@ -79,7 +81,7 @@ async def _run(config: WorkerConfig, listener: socket.socket) -> None:
         server.should_exit = True
 
     async with AsyncExitStack() as stack:
-        watching = asyncio.create_task(_start_and_watch(config, metrics, worker, stack))
+        watching = asyncio.create_task(_start_and_watch(config, metrics, worker, stack, on_ready))
         watching.add_done_callback(stop)
         await run_server(server, listener)
         worker.state = "draining"
@@ -90,7 +92,11 @@ async def _run(config: WorkerConfig, listener: socket.socket) -> None:
 
 
 async def _start_and_watch(
-    config: WorkerConfig, metrics: Metrics, worker: _Worker, stack: AsyncExitStack
+    config: WorkerConfig,
+    metrics: Metrics,
+    worker: _Worker,
+    stack: AsyncExitStack,
+    on_ready: Callable[[], None],
 ) -> None:
     """Load the stages, then see that the engine lives; ends only by raising what is wrong."""
     begun = time.monotonic()
@@ -98,5 +104,6 @@ async def _start_and_watch(
     settle_memory()
     worker.state = "ready"
     logger.info("%s worker ready after %.1f s", config.role, time.monotonic() - begun)
+    on_ready()
     await worker.stages.until_dead()
     raise StartupError("the engine process died")
