@@ -156,18 +156,23 @@ def test_worker_arguments_become_its_config(
 ) -> None:
     got: list[WorkerConfig] = []
 
-    def keep(config: WorkerConfig, listener: socket.socket) -> None:
+    def keep(config: WorkerConfig, listener: socket.socket, on_ready: Callable[[], None]) -> None:
         with listener:
             assert listener.getsockname()[1] == config.server.port
         got.append(config)
+        on_ready()
 
     monkeypatch.setattr("triptych.launch.worker.run_worker", keep)
     (tmp_path / "secret").write_text(SECRET + "\n")
     options = ("--role", "encode", "--port", 0, "--secret-file", tmp_path / "secret")
     media = ("--media-file-root", tmp_path, "--media-allow-host", "a.example")
     networks = ("--media-allow-network", "10.0.0.0/8", "--media-allow-network", "fd00::/8")
-    assert run("worker", model, *options, *media, *networks) == (0, "")
+    code, printed = run("worker", model, *options, *media, *networks)
     (config,) = got
+    assert (code, printed) == (
+        0,
+        f"ready  http://127.0.0.1:{config.server.port}  (encode worker of {config.model.served_name})\n",
+    )
     assert (config.role, config.secret) == ("encode", SECRET.encode())
     assert config.media.fetch == FetchConfig(
         allowed_hosts=("a.example",),
@@ -181,7 +186,7 @@ def test_a_secret_may_come_from_the_environment(
 ) -> None:
     got: list[bytes] = []
 
-    def keep(config: WorkerConfig, listener: socket.socket) -> None:
+    def keep(config: WorkerConfig, listener: socket.socket, on_ready: Callable[[], None]) -> None:
         listener.close()
         got.append(config.secret)
 
@@ -200,7 +205,8 @@ def test_route_takes_several_workers_of_a_role(run: Run, monkeypatch: pytest.Mon
 
     monkeypatch.setattr("triptych.launch.router.run_router", keep)
     encode = ("--encode", "http://a/", "--encode", "http://b")
-    assert run("route", *encode, "--prefill-decode", "http://c/", "--port", 0) == (0, "")
+    code, printed = run("route", *encode, "--prefill-decode", "http://c/", "--port", 0)
+    assert (code, printed) == (0, f"routing  http://127.0.0.1:{got[0].server.port}/v1\n")
     assert got[0].encode_urls == ("http://a", "http://b")
     assert got[0].prefill_decode_urls == ("http://c",)
 
@@ -232,7 +238,7 @@ def test_route_starts_without_torch_and_ends_at_a_signal(number: signal.Signals)
         finally:
             process.send_signal(number)
         _, printed = process.communicate(timeout=SECONDS)
-    assert (process.returncode, printed) == (0, "")
+    assert (process.returncode, printed) == (0, f"routing  http://127.0.0.1:{port}/v1\n")
 
 
 def test_the_hidden_child_command_runs_what_it_is_told() -> None:
