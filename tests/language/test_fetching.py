@@ -87,6 +87,7 @@ def test_lost_embedding_is_reported_as_unavailable(shelf: Shelf) -> None:
     (failed,) = outcomes(fetcher, 1)
     assert isinstance(failed, FetchFailed)
     assert failed.error.code == "embedding_unavailable"
+    assert failed.error.message.startswith("image 1: ")
     fetcher.close()
 
 

@@ -175,6 +175,16 @@ def test_one_pixel_image_is_processed(checkpoints: Path, family: str) -> None:
     assert item.num_tokens > 0
 
 
+@pytest.mark.parametrize("num_samples", [1, 159, 200])
+def test_audio_shorter_than_half_a_window_is_refused_in_our_words(
+    checkpoints: Path, num_samples: int
+) -> None:
+    processor = HFMediaProcessor(checkpoints / "qwen3_omni")
+    with pytest.raises(MediaInvalid, match=f"too short: {num_samples} samples at 16000 Hz"):
+        processor.process("audio", DecodedAudio(np.zeros(num_samples, np.float32), 16_000))
+    assert processor.process("audio", DecodedAudio(np.zeros(201, np.float32), 16_000)).num_tokens > 0
+
+
 def test_modality_that_the_model_lacks_is_refused(checkpoints: Path) -> None:
     with pytest.raises(UnsupportedModality):
         HFMediaProcessor(checkpoints / "internvl").process(

@@ -23,6 +23,7 @@ from triptych.errors import (
     InternalError,
     PromptTooLong,
     TriptychError,
+    error_from_code,
 )
 from triptych.messages import PromptItem, StageTiming, TensorRef
 from triptych.telemetry import TRANSFER
@@ -54,6 +55,8 @@ class _Job:
 
     request_id: str
     refs: dict[str, TensorRef]
+    names: dict[str, str]
+    """What users call the item, by lease id."""
     deadline: float
     submitted_at: float
     unreleased: dict[str, TensorRef] = field(init=False)
@@ -110,7 +113,8 @@ class EmbeddingFetcher:
             PromptTooLong: they exceed `max_bytes` on their own. The references are released.
         """
         refs = {item.ref.tensor.lease_id: item.ref.tensor for item in items}
-        job = _Job(request_id, refs, deadline, submitted_at=self.clock())
+        names = {item.ref.tensor.lease_id: item.name for item in items}
+        job = _Job(request_id, refs, names, deadline, submitted_at=self.clock())
         if job.size_bytes > self._max_bytes:
             self._release_all(job)
             raise PromptTooLong(
@@ -196,10 +200,7 @@ class EmbeddingFetcher:
         job, failure = arrival.job, arrival.result.exception()
         if failure is not None:
             self.forget(job.request_id)
-            error = (
-                failure if isinstance(failure, TriptychError) else InternalError("fetching embeddings failed")
-            )
-            error.__cause__ = failure if error is not failure else failure.__cause__
+            error = _named(failure, job.names[arrival.lease_id])
             return [FetchFailed(job.request_id, error)]
         fetched = arrival.result.result()
         job.tensors[arrival.lease_id] = fetched.tensor
@@ -224,6 +225,17 @@ def _check(ref: TensorRef, tensor: torch.Tensor) -> None:
         raise EmbeddingUnavailable(
             f"an embedding arrived as {dtype} {tuple(tensor.shape)}, announced was {ref.dtype} {ref.shape}"
         )
+
+
+def _named(failure: BaseException, name: str) -> TriptychError:
+    """The same kind of error, about the item that users know."""
+    if isinstance(failure, TriptychError):
+        told = failure.message if failure.message.startswith(name) else f"{name}: {failure.message}"
+        error = error_from_code(failure.code, told)
+    else:
+        error = InternalError(f"{name}: fetching its embedding failed")
+    error.__cause__ = failure
+    return error
 
 
 def _timings(note: bytes) -> tuple[StageTiming, ...]:

@@ -115,6 +115,14 @@ class HFMediaProcessor:
         return processed, replacements[0], sampling
 
     def _audio(self, decoded: DecodedAudio) -> _Output:
+        extractor = getattr(self._processor, "feature_extractor", None)
+        window = cast(int, getattr(extractor, "n_fft", 0))
+        if len(decoded.samples) <= window // 2:
+            # The spectrogram's padding mirrors half a window.
+            raise MediaInvalid(
+                f"too short: {len(decoded.samples)} samples at {decoded.sample_rate_hz} Hz, "
+                f"the model needs more than {window // 2}"
+            )
         kwargs = {**self._kwargs["audio_kwargs"], "sampling_rate": decoded.sample_rate_hz}
         run = cast(_Run, self._processor._process_audio)  # pyright: ignore[reportPrivateUsage]
         processed, replacements = run([decoded.samples], **kwargs)
