@@ -215,7 +215,7 @@ def reference(
     index: int = 0,
     secret: bytes = SECRET,
     tenant: str = "",
-    seconds: float = 30.0,
+    seconds: float = 86_400.0,
 ) -> MediaItem:
     """A metadata-only part whose handle was signed with `secret`, and is valid for `seconds`."""
     signed = ref or embedding_ref()
