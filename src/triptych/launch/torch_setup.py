@@ -6,12 +6,10 @@ import torch
 
 from triptych.config import ModelConfig
 from triptych.errors import ConfigError
-from triptych.models import torchvision_cpu
 
 
 def prepare_torch(model: ModelConfig) -> None:
     """Raises ConfigError if the device is not there."""
-    torchvision_cpu.install()
     try:
         torch.empty(0, device=model.device)
     except (RuntimeError, AssertionError) as error:

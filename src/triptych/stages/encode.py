@@ -225,14 +225,15 @@ class EncodeStage:
     ) -> None:
         """What cannot fit into an empty pool must not be told to try again."""
         encoder, size_bytes = self._parts.encoder, 0
+        capacity_bytes = self._parts.producer.capacity_bytes
         for group in groups:
             found, item = cached.get(group.key), group.first.item
             num_tokens = processed[group.key][0].num_tokens if found is None else found.num_tokens
             size_bytes += num_tokens * encoder.widths[item.modality] * encoder.dtype.itemsize
-            if size_bytes > self._parts.producer.capacity_bytes:
+            if size_bytes > capacity_bytes:
                 raise MediaLimitExceeded(
                     f"the request's embeddings up to here take {size_bytes} bytes, the pool holds "
-                    f"{self._parts.producer.capacity_bytes}: send fewer or smaller media",
+                    f"{capacity_bytes}: send fewer or smaller media",
                     item=item.name,
                 )
 
